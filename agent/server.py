@@ -88,11 +88,18 @@ from tailrace.rpc import (
     encode_body,
 )
 from tailrace.rpc.telemetry import count_refused
+from tailrace.security.handshakes import Handshakes, NoHandshake
 
 log = structlog.get_logger("agent.server")
 
 DECODING_THREADS = 2
 LISTEN_BACKLOG = 1024
+NO_HANDSHAKE = {
+    NoHandshake.TOO_MANY: "max_connections_without_login",
+    NoHandshake.TOO_MANY_OF_ADDRESS: "max_connections_without_login_per_address",
+    NoHandshake.FAILED: "no TLS handshake",
+}
+"""In metrics: why a connection ended before its handshake was finished."""
 PRESSURE_SWEEP_SECONDS = 1.0
 DRAIN_PART_SECONDS = 2.0
 """How long each part of a drain may take. Only answering the requests that were read has its own limit, `drain_ms`."""
@@ -188,6 +195,7 @@ class Agent:
         self._request_memory = RequestMemory(settings.memory_budget_bytes, clock)
         self._connections: dict[KafkaConnection, None] = {}
         self._listeners: list[asyncio.Server] = []
+        self._handshakes: list[Handshakes] = []
         self._listener_contexts: dict[str, ListenerContext] = {}
         self.http_login: HttpLogin | None = None
         """The login of HTTP pages if clients must log in; None before the start."""
@@ -282,16 +290,14 @@ class Agent:
     async def _bind(self) -> None:
         """Bind the listeners' addresses without accepting connections yet."""
         for listener in self._options.listeners:
-            tls = self._options.clients.tls_of(listener)
-            timeout = self._options.clients.settings.handshake_timeout_ms / 1000
+            arrival: Callable[[], asyncio.BaseProtocol] = self._accepting(listener.name)
+            if (tls := self._options.clients.tls_of(listener)) is not None:
+                ended = partial(self._handshake_ended, listener.name)
+                handshakes = Handshakes(arrival, tls, self._options.clients.settings.handshakes, ended)
+                self._handshakes.append(handshakes)
+                arrival = handshakes.arrival
             server = await asyncio.get_running_loop().create_server(
-                self._accepting(listener.name),
-                listener.host,
-                listener.port,
-                ssl=tls,
-                ssl_handshake_timeout=None if tls is None else timeout,
-                backlog=LISTEN_BACKLOG,
-                start_serving=False,
+                arrival, listener.host, listener.port, backlog=LISTEN_BACKLOG, start_serving=False
             )
             self._listeners.append(server)
             self.kafka_ports[listener.name] = server.sockets[0].getsockname()[1]
@@ -653,6 +659,14 @@ class Agent:
 
         return accept
 
+    def _handshake_ended(self, listener: str, why: NoHandshake, host: str, error: str) -> None:
+        reason = NO_HANDSHAKE[why]
+        self.telemetry.closed_connections.labels(reason).inc()
+        if why is NoHandshake.FAILED:
+            log.info("a TLS handshake failed", listener=listener, peer=host, error=error)
+        else:
+            log.warning("refused a connection", reason=reason, peer=host)
+
     def _opened(self, context: ListenerContext | None, connection: KafkaConnection) -> None:
         """Register a connection that was made, with TLS after the handshake. A connection that fails the handshake
         never gets here."""
@@ -757,6 +771,8 @@ class Agent:
         await self._part("send clients elsewhere", self._send_clients_elsewhere(identity))
         for server in self._listeners:
             server.close()
+        for handshakes in self._handshakes:
+            await handshakes.close()
         for connection in list(self._connections):
             connection.drain()
         drain_seconds = self._settings.drain_ms / 1000
@@ -809,6 +825,8 @@ class Agent:
             log.warning("a part of the drain failed", part=name, error=repr(error))
 
     async def _stop(self) -> None:
+        for handshakes in self._handshakes:
+            await handshakes.close()
         for task in self._tasks:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)

@@ -93,9 +93,7 @@ class Gateway:
         await self._runner.setup()
         assert self._runner.server is not None, "it was set up"
         host, port = split_address(self._settings.listen)
-        self._server = await asyncio.get_running_loop().create_server(
-            self._connections.accepting(self._runner.server), host, port, ssl=tls
-        )
+        self._server = await self._connections.listen(self._runner.server, host, port, tls)
         self.port = self._server.sockets[0].getsockname()[1]
         self._sweeper = asyncio.create_task(self._connections.sweep(), name="gateway: connections")
         log.info("serving topics over HTTP", listen=f"{host}:{self.port}", tls=tls is not None)
@@ -104,6 +102,7 @@ class Gateway:
         """Accept no more requests, end the streams, answer the rest."""
         if self._server is not None:
             self._server.close()
+        await self._connections.close()
         if not self._parts.draining.done():
             self._parts.draining.set_result(None)
         if self._sweeper is not None:

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode
 
 from agent.security.listeners import parse_rules
+from tailrace.security.handshakes import HandshakeBounds
 from tailrace.settings import SettingsSection
 
 _DAY_MS = 24 * 3600 * 1000
@@ -80,9 +81,11 @@ class SecuritySettings(SettingsSection):
     max_connections_per_principal: int = Field(default=0, ge=0, le=1_000_000)
     """Limit of connections of one user that has logged in with SASL; 0: no limit."""
     max_connections_without_login: int = Field(default=1_000, ge=1, le=1_000_000)
-    """Limit of connections of a SASL listener that have not logged in yet."""
+    """Limit of connections of a SASL listener that have not logged in yet, and of unfinished TLS handshakes of any
+    listener."""
     max_connections_without_login_per_address: int = Field(default=200, ge=1, le=1_000_000)
-    """Limit of such connections from one IP address (IPv6: one /64), so that one address leaves room for others."""
+    """Limit of these connections, and of these handshakes, from one IP address (IPv6: one /64), so that one address
+    leaves room for others."""
     max_failed_logins_per_minute: int = Field(default=60, ge=0, le=1_000_000)
     """Limit of failed logins from one IP address. Above it its new connections are closed until the minute is over; 0:
     no limit."""
@@ -105,6 +108,15 @@ class SecuritySettings(SettingsSection):
     """How far the clock of the tokens' issuer may differ."""
     oauth_principal_claim: str = Field(default="sub", min_length=1)
     """The claim with the user's name."""
+
+    @property
+    def handshakes(self) -> HandshakeBounds:
+        """The limits on TLS handshakes of one listener: those on connections without a login."""
+        return HandshakeBounds(
+            most=self.max_connections_without_login,
+            most_of_address=self.max_connections_without_login_per_address,
+            seconds=self.handshake_timeout_ms / 1000,
+        )
 
     @model_validator(mode="after")
     def _has_keys(self) -> Self:

@@ -7,6 +7,7 @@ of a process (`tailrace.http.http_server`) and the gateway (`agent.gateway.conne
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import Counter as Counts
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,16 +20,26 @@ from prometheus_client import Counter, Gauge
 from tailrace.addresses import counted_address, plain_address
 from tailrace.clock import Clock
 from tailrace.keepers import outlived
+from tailrace.security.handshakes import HandshakeBounds, Handshakes, NoHandshake
 from tailrace.telemetry.declared_metrics import DeclaredMetrics, metric
 
 log = structlog.get_logger(__name__)
+NO_HANDSHAKE = {
+    NoHandshake.TOO_MANY: "max_connections",
+    NoHandshake.TOO_MANY_OF_ADDRESS: "max_connections_per_address",
+    NoHandshake.FAILED: "no TLS handshake",
+}
+"""In metrics: why a connection ended before its handshake was finished."""
 SWEEPS = 4
 """How often connections are checked within the shorter time limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpBounds:
-    """The limits: connections in total and per address, seconds for a request's head, and seconds for all else."""
+    """The limits: connections in total and per address, seconds for a request's head, and seconds for all else.
+
+    The limits on connections and on a head's time also apply to unfinished TLS handshakes, which are counted apart.
+    """
 
     max_connections: int = 256
     max_connections_per_address: int = 64
@@ -144,11 +155,30 @@ class HttpConnections:
         self._kind = kind
         self.open: dict[object, HttpConnection] = {}
         self._of_address: Counts[str] = Counts()
+        self._handshakes: Handshakes | None = None
         telemetry.connections.set_function(lambda: len(self.open))
 
-    def accepting(self, make: Callable[[], RequestHandler]) -> Callable[[], HttpConnection]:
-        """Return the protocol factory for a listening socket."""
-        return lambda: self._kind(make(), self)
+    async def listen(
+        self, make: Callable[[], RequestHandler], host: str, port: int, tls: ssl.SSLContext | None
+    ) -> asyncio.Server:
+        """Listen, with `tls` for HTTPS. Call `close` after the server's. Raises OSError."""
+
+        def accept() -> asyncio.BaseProtocol:
+            return self._kind(make(), self)
+
+        arrival = accept
+        if tls is not None:
+            bounds = HandshakeBounds(
+                self.bounds.max_connections, self.bounds.max_connections_per_address, self.bounds.head_seconds
+            )
+            self._handshakes = Handshakes(accept, tls, bounds, self._handshake_ended)
+            arrival = self._handshakes.arrival
+        return await asyncio.get_running_loop().create_server(arrival, host, port)
+
+    async def close(self) -> None:
+        """End the connections whose TLS handshake is not finished."""
+        if self._handshakes is not None:
+            await self._handshakes.close()
 
     def opened(self, connection: HttpConnection) -> str | None:
         """Count a connection. Return the reason to close it, or None."""
@@ -169,6 +199,13 @@ class HttpConnections:
             self._of_address[counted] -= 1
             if not self._of_address[counted]:
                 del self._of_address[counted]
+
+    def _handshake_ended(self, why: NoHandshake, host: str, error: str) -> None:
+        self.telemetry.closed_connections.labels(NO_HANDSHAKE[why]).inc()
+        if why is NoHandshake.FAILED:
+            log.info("a TLS handshake failed", peer=host, error=error)
+        else:
+            log.warning("closed an HTTP connection", reason=NO_HANDSHAKE[why], peer=host)
 
     def abort(self, connection: HttpConnection, reason: str) -> None:
         """Close a connection at once."""

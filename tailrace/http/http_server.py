@@ -95,11 +95,8 @@ class HttpServer:
         """Listen, with `tls` for HTTPS. Port 0 takes a free port. Raises OSError."""
         await self._runner.setup()
         assert self._runner.server is not None, "it was set up"
-        self._server = await asyncio.get_running_loop().create_server(
-            self._connections.accepting(self._runner.server),
-            host,
-            port,
-            ssl=None if tls is None else tls.server_context,
+        self._server = await self._connections.listen(
+            self._runner.server, host, port, None if tls is None else tls.server_context
         )
         self.port = self._server.sockets[0].getsockname()[1]
         self._tasks = [
@@ -111,6 +108,7 @@ class HttpServer:
         """Stop listening and updating gauges."""
         if self._server is not None:
             self._server.close()
+        await self._connections.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -34,6 +34,7 @@ from tailrace.rpc.openness import is_private
 from tailrace.rpc.security import MAC_BYTES, FrameSigner, FrameVerifier, RpcSecurity
 from tailrace.rpc.silence import ALIVE
 from tailrace.rpc.strangers import Strangers
+from tailrace.security.handshakes import HandshakeBounds, Handshakes, NoHandshake
 
 Handler = Callable[[str, memoryview], Awaitable[tuple[bytes, Sequence[Buffer]]]]
 """Takes (method, body) and returns the response's (body, tail). Raises CallFailed for an error with a code."""
@@ -44,6 +45,7 @@ _log = structlog.get_logger(__name__)
 _HEADER_ROOM = 1024
 MAX_HELD_BYTES = 512 << 20
 MAX_STRANGERS = 1024
+MAX_HANDSHAKES_OF_ADDRESS = 256
 LISTEN_BACKLOG = 1024
 """Peers that may wait for `accept`, such as all agents when a server restarts. The system drops further peers, which
 try again after a second or more."""
@@ -58,7 +60,8 @@ class RpcServer:
     - `max_connections`: connections that have finished their hello. More are refused and counted in
       `refused_connections`.
     - `max_strangers`: connections that have not. For each further one, a stranger is closed and counted in
-      `refused_strangers`.
+      `refused_strangers`. As many again may be in a TLS handshake, MAX_HANDSHAKES_OF_ADDRESS of them from one address;
+      further ones are closed and counted there, too.
     - `max_concurrent`: requests per connection.
     - `max_held_bytes`: bytes of all connections together, in requests that run or are partly received, and in responses
       until their peers have read them. Requests and responses beyond it fail as 'overloaded'. A frame whose declared
@@ -106,7 +109,9 @@ class RpcServer:
         self._listener: asyncio.Server | None = None
         self._connections: dict[_Served, None] = {}
         """The connections that have finished their hello. The others are strangers."""
+        self._max_strangers = max_strangers
         self._strangers: Strangers[_Served] = Strangers(max_strangers)
+        self._handshakes: Handshakes | None = None
         self._running: set[asyncio.Task[None]] = set()
         self._doormen: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -127,17 +132,25 @@ class RpcServer:
         """Accept connections at this address, over TLS if `security` has an identity. Raises OSError."""
         loop = asyncio.get_running_loop()
         tls = self._security.tls
-        self._listener = await loop.create_server(
-            lambda: FrameProtocol(
+
+        def accept() -> asyncio.BaseProtocol:
+            return FrameProtocol(
                 self.accept, reads_wait_for_writes=True, write_high_bytes=UNSENT_BYTES, tls=tls
-            ),
-            host,
-            port,
-            backlog=LISTEN_BACKLOG,
-            ssl=None if tls is None else tls.server_context,
-            ssl_handshake_timeout=None if tls is None else self._hello_timeout_s,
-        )
+            )
+
+        arrival = accept
+        if tls is not None:
+            bounds = HandshakeBounds(self._max_strangers, MAX_HANDSHAKES_OF_ADDRESS, self._hello_timeout_s)
+            self._handshakes = Handshakes(accept, tls.server_context, bounds, self._handshake_ended)
+            arrival = self._handshakes.arrival
+        self._listener = await loop.create_server(arrival, host, port, backlog=LISTEN_BACKLOG)
         self._sweeper = asyncio.create_task(self._end_stalled(), name="rpc stalls")
+
+    def _handshake_ended(self, why: NoHandshake, host: str, error: str) -> None:
+        if why is NoHandshake.FAILED:
+            _log.info("a TLS handshake failed", peer=host, error=error)
+        else:
+            self.refused_strangers += 1
 
     def accept(self, wire: RpcConnection) -> Receiver:
         """Serve a connection of any link."""
@@ -161,6 +174,8 @@ class RpcServer:
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
+        if self._handshakes is not None:
+            await self._handshakes.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import cast
 
 from aiohttp.web_protocol import RequestHandler
@@ -12,6 +13,8 @@ from structlog.testing import capture_logs
 
 from tailrace.http.http_connections import HttpBounds, HttpConnection, HttpConnections, HttpTelemetry
 from tailrace.http.http_server import GAUGES_EVERY_SECONDS, HttpServer, Page, Readiness
+from tailrace.security.tls import Tls, TlsFiles
+from tests.support.certificates import Authority
 from tests.support.clocks import ManualClock
 from tests.support.patience import PATIENCE_SECONDS
 
@@ -71,12 +74,14 @@ class Served:
         )
 
 
-def run_served(scenario: Callable[[Served], Awaitable[None]], bounds: HttpBounds) -> None:
+def run_served(
+    scenario: Callable[[Served], Awaitable[None]], bounds: HttpBounds, tls: Tls | None = None
+) -> None:
     async def whole() -> None:
         clock, pages = ManualClock(), BrokenPages()
         pages.updates = 1
         http = HttpServer(pages, clock, bounds=bounds)
-        await http.start("127.0.0.1", 0)
+        await http.start("127.0.0.1", 0, tls)
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await scenario(Served(http, pages, clock))
@@ -119,6 +124,20 @@ def test_connections_of_one_address_are_bounded_and_open_ones_stay() -> None:
             return True
 
     run_served(scenario, HttpBounds(max_connections_per_address=1))
+
+
+def test_connections_of_one_address_are_bounded_before_their_tls_handshake(tmp_path: Path) -> None:
+    files = Authority.make().files(tmp_path, "127.0.0.1")
+    tls = Tls("http", TlsFiles(files.certificate, files.key))
+
+    async def scenario(served: Served) -> None:
+        silent, _ = await served.connect()
+        assert await ends((await served.connect())[0])
+        assert served.closed("max_connections_per_address") == 1
+        await served.http.close()
+        assert await ends(silent)
+
+    run_served(scenario, HttpBounds(max_connections_per_address=1), tls)
 
 
 def test_connections_of_one_ipv6_64_are_bounded_together() -> None:

@@ -7,6 +7,7 @@ import datetime
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,28 @@ def test_over_tls_a_wrong_secret_is_refused_as_well(authority: Authority, tmp_pa
         assert isinstance(refused.value, HelloRefused) or "secret" in str(refused.value)
 
     served(rpc(files, "", SECRET), use)
+
+
+def test_silent_peers_have_a_limit_before_their_handshake(authority: Authority, tmp_path: Path) -> None:
+    security = rpc(authority.files(tmp_path, HERE))
+
+    async def run() -> None:
+        server = RpcServer(
+            _echo, clock=SystemClock(), entropy=SystemEntropy(), security=security, max_strangers=1
+        )
+        await server.listen(HERE, 0)
+        try:
+            _, silent = await asyncio.open_connection(HERE, server.port)
+            refused, writer = await asyncio.open_connection(HERE, server.port)
+            with suppress(ConnectionResetError):
+                assert await refused.read() == b""
+            assert server.refused_strangers == 1
+            silent.close()
+            writer.close()
+        finally:
+            await server.close(grace_s=0)
+
+    uvloop.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
 
 
 def test_a_client_without_tls_and_one_of_another_authority_are_refused(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
+from structlog.testing import capture_logs
 
 from agent.security.connection_limits import ConnectionLimits, PendingLogins
 from agent.security.settings import SecuritySettings
@@ -127,3 +128,47 @@ def test_a_handshake_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
         assert secured.wired.metric("connections") == 0
 
     run_secured(scenario, tmp_path, "SSL")
+
+
+def test_silent_connections_of_one_address_do_not_fill_the_room_for_handshakes(tmp_path: Path) -> None:
+    async def scenario(secured: Secured) -> None:
+        port = secured.wired.agent.kafka_ports["SASL_SSL"]
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        secured.opened += [writer for _, writer in silent]
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            with suppress(ConnectionResetError):
+                assert await silent[2][0].read() == b"", "the third is closed"
+        reason = "max_connections_without_login_per_address"
+        assert secured.wired.metric("closed_connections_total", reason=reason) == 1
+        assert not any(reader.at_eof() for reader, _ in silent[:2])
+        _, writer = await asyncio.open_connection(
+            "127.0.0.1", port, ssl=secured.tls(), local_addr=("127.0.0.2", 0)
+        )
+        secured.opened.append(writer)
+
+    run_secured(
+        scenario,
+        tmp_path,
+        "SASL_SSL",
+        max_connections_without_login_per_address=2,
+        handshake_timeout_ms=86_400_000,
+    )
+
+
+def test_the_log_says_why_a_handshake_failed_and_a_late_one_is_ended(tmp_path: Path) -> None:
+    async def scenario(secured: Secured) -> None:
+        with capture_logs() as lines:
+            for sent in (b"\0\0\0\x0a not TLS", b""):
+                reader, writer = await asyncio.open_connection("127.0.0.1", secured.wired.agent.kafka_port)
+                writer.write(sent)
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    with suppress(ConnectionResetError):
+                        await reader.read()
+                writer.close()
+        assert secured.wired.metric("closed_connections_total", reason="no TLS handshake") == 2
+        garbage, silent = (line for line in lines if line["event"] == "a TLS handshake failed")
+        assert (garbage["listener"], garbage["peer"]) == ("SSL", "127.0.0.1")
+        assert "WRONG_VERSION_NUMBER" in garbage["error"] or "HTTP" in garbage["error"]
+        assert "longer than 0.1 seconds" in silent["error"]
+
+    run_secured(scenario, tmp_path, "SSL", handshake_timeout_ms=100)
