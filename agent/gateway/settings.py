@@ -44,7 +44,8 @@ class GatewaySettings(SettingsSection):
     max_records_per_request: int = Field(default=1_000_000, ge=1, le=1_000_000_000)
     """Limit of records that one request may produce, streaming or not."""
     max_answer_bytes: int = Field(default=MIB, ge=1024, le=64 * MIB)
-    """Limit of record batches that one request reads, or an event stream at a time."""
+    """Limit of record batches that one request reads, or an event stream at a time. A record of more than four times as
+    many bytes can't be read."""
     idle_ms: int = Field(default=60_000, ge=100, le=_HOUR_MS)
     """A connection is closed if for this time it has no request, or no bytes of a request's body arrive."""
     stalled_ms: int = Field(default=30_000, ge=100, le=_HOUR_MS)

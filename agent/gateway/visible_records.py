@@ -23,10 +23,12 @@ RECORD_BYTES = 256
 @dataclass(slots=True)
 class ReadBudget:
     """How many records, and bytes of records, one read still accepts, for all its partitions together. The first record
-    always fits, or a reader would never get past it. `used`: bytes of the accepted records."""
+    always fits, or a reader would never get past it; but one of more than `largest` bytes counts as unreadable.
+    `used`: bytes of the accepted records."""
 
     records: int
     bytes: int
+    largest: int = MAX_UNPACKED_BYTES
     used: int = 0
     is_full: bool = False
 
@@ -80,6 +82,8 @@ def visible(
                 for record in iterate_records(batch, max_bytes=MAX_UNPACKED_BYTES):
                     if record.offset < offset:
                         continue
+                    if size_in_memory(record) > budget.largest:
+                        return _before_large(record, records)
                     if not budget.take(record):
                         return VisibleRecords(records, record.offset)
                     records.append(record)
@@ -89,6 +93,14 @@ def visible(
                 return VisibleRecords(records, max(offset, header.base_offset, records[-1].offset + 1))
         offset = max(offset, header.end_offset)
     return VisibleRecords(records, offset)
+
+
+def _before_large(large: Record, records: list[Record]) -> VisibleRecords:
+    """Return the records before one that is too large; if there are none, the next read begins after it."""
+    if records:
+        return VisibleRecords(records, large.offset)
+    why = f"a record of {size_in_memory(large)} bytes, for which gateway.max_answer_bytes is too small"
+    return VisibleRecords([], large.offset + 1, why)
 
 
 def _is_abort(control: Buffer) -> bool:

@@ -266,3 +266,19 @@ def test_batches_that_unpack_to_much_are_read_in_parts_and_counted_until_they_ar
             await asyncio.sleep(0.001)
 
     run_served(scenario, tmp_path)
+
+
+def test_a_record_that_unpacks_to_more_than_can_be_made_json_in_a_turn_is_passed_over(tmp_path: Path) -> None:
+    async def scenario(there: Served) -> None:
+        await there.wired.topic("t")
+        kafka = await there.wired.client()
+        for size in (5 << 20, 3 << 20):
+            bomb = encode_batch([NewRecord(None, bytes(size))], timestamps=[0], compression=Compression.ZSTD)
+            assert (await kafka.produce(bomb)).error_code == 0
+        path = "/topics/t/partitions/0/records?value_format=string&offset="
+        status, refused = await there.ask("GET", path + "0")
+        assert (status, refused["error_code"]) == (500, 50002)
+        assert "gateway.max_answer_bytes" in refused["message"] and "offset 1." in refused["message"]
+        assert len((await there.get(path + "1"))["data"]) == 1
+
+    run_served(scenario, tmp_path)

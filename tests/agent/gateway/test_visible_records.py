@@ -92,6 +92,15 @@ def test_a_read_ends_at_the_record_that_does_not_fit_and_has_one_at_least() -> N
     assert visible(data, [], 5, budget).records == [], "all partitions share one budget"
 
 
+def test_a_read_ends_before_a_record_that_is_too_large_and_the_next_one_names_it_alone() -> None:
+    sizes = (1, 1_000, 2)
+    data = encode_batch([NewRecord(None, bytes(size)) for size in sizes], timestamps=[T0] * 3)
+    reads = [visible(data, [], start, ReadBudget(1_000, 0, largest=600)) for start in range(3)]
+    assert [found.next_offset for found in reads] == [1, 2, 3]
+    assert [[len(record.value or b"") for record in found.records] for found in reads] == [[1], [], [2]]
+    assert [bool(found.unreadable) for found in reads] == [False, True, False]
+
+
 def test_a_read_ends_before_what_cannot_be_read_and_the_next_one_names_it_and_goes_past_it() -> None:
     first, second, last = (
         encode_batch([NewRecord(None, b"v")] * 3, base_offset=3 * number, timestamps=[T0] * 3)
