@@ -8,7 +8,6 @@ from sequencer.api.errors import (
     GroupNotEmpty,
     IncarnationChanged,
     InvalidConfig,
-    InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidRequest,
     InvalidTransactionState,
@@ -41,6 +40,7 @@ from tailrace.batches.record_batch import (
 )
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.object_store.api import StoreError
+from tailrace.tenants import is_topic_name
 
 
 class AnswerMemoryExhausted(Exception):
@@ -68,7 +68,6 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (GroupNotEmpty, ErrorCode.NON_EMPTY_GROUP),
     (StaleGroup, ErrorCode.ILLEGAL_GENERATION),
     (ProducerFenced, ErrorCode.PRODUCER_FENCED),
-    (InvalidProducerEpoch, ErrorCode.INVALID_PRODUCER_EPOCH),
     (InvalidProducerIdMapping, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
     (InvalidTransactionState, ErrorCode.INVALID_TXN_STATE),
     (InvalidTransactionTimeout, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
@@ -159,6 +158,12 @@ def produce_code(
     ):
         return ErrorCode.TRANSACTION_ABORTABLE
     return BATCH_CODES[error]
+
+
+def unknown_topic_code(name: str) -> ErrorCode:
+    """Return the code for a name that no topic has: Kafka tells names that no topic can have from the others."""
+    is_possible = is_topic_name(name)
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_possible else ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 def transaction_code(error: Exception, *, knows_fenced: bool) -> ErrorCode:

@@ -54,8 +54,10 @@ METADATA_TOPIC = "__cluster_metadata"
 """Kafka's metadata topic, the only topic in DescribeQuorum requests."""
 ROWS_IN_A_TURN = 1_000
 """Rows answered in one turn of the loop."""
-WITH_RESULTS = 1
-"""Up to this version UpdateFeatures returns a result for each feature; later versions return one error for all."""
+PREFERRED, UNCLEAN = 0, 1
+"""The types of elections."""
+UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
+"""The types of changes of a feature's level."""
 
 
 async def elect_leaders(
@@ -64,16 +66,23 @@ async def elect_leaders(
     """Answer that no election is needed: leaders follow the ring of agents. "All partitions" gets an empty result."""
     snapshot = await services.catalog.refresh()
     response, turns = ElectLeadersResponse(), Turns(ROWS_IN_A_TURN)
+    is_known = request.election_type in (PREFERRED, UNCLEAN)
+    if not is_known:
+        response.error_code = ErrorCode.INVALID_REQUEST
     async for topic in turns.over(request.topic_partitions or ()):
         results = [
-            ElectLeadersPartitionResult(index, *_election(snapshot, topic.topic, index))
+            ElectLeadersPartitionResult(index, *_election(snapshot, topic.topic, index, is_known=is_known))
             async for index in turns.over(topic.partitions)
         ]
         response.replica_election_results.append(ReplicaElectionResult(topic.topic, results))
     return response
 
 
-def _election(snapshot: Snapshot, topic: str, partition: int) -> tuple[ErrorCode, str | None]:
+def _election(
+    snapshot: Snapshot, topic: str, partition: int, *, is_known: bool
+) -> tuple[ErrorCode, str | None]:
+    if not is_known:
+        return ErrorCode.INVALID_REQUEST, "the type of election is neither 0 (preferred) nor 1 (unclean)"
     if not _exists(snapshot, topic, partition):
         return _unknown()
     return ErrorCode.ELECTION_NOT_NEEDED, "leaders follow the live agents by themselves"
@@ -108,7 +117,7 @@ def _reassignment(
         return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None
     topic = snapshot.by_name[name].topic
     shown = snapshot.replicas.of(zone, topic.topic_id, row.partition_index, topic.replication_factor)
-    if set(row.replicas) == set(shown):
+    if sorted(row.replicas) == sorted(shown):
         return ErrorCode.NONE, None
     return (
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -140,9 +149,9 @@ async def alter_replica_log_dirs(
 
 
 def _move(snapshot: Snapshot, path: str, topic: str, partition: int) -> ErrorCode:
-    if not _exists(snapshot, topic, partition):
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return ErrorCode.NONE if path == LOG_DIR else ErrorCode.LOG_DIR_NOT_FOUND
+    if path != LOG_DIR:
+        return ErrorCode.LOG_DIR_NOT_FOUND
+    return ErrorCode.NONE if _exists(snapshot, topic, partition) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 async def describe_quorum(
@@ -182,10 +191,10 @@ def _quorum(services: Services, snapshot: Snapshot) -> DescribeQuorumResponsePar
 async def update_features(
     services: Services, context: RequestContext, request: UpdateFeaturesRequest
 ) -> UpdateFeaturesResponse:
-    """Accept only the current levels: the code fixes them."""
+    """Accept only the current levels: the code fixes them. As in Kafka 4, one refused change refuses all."""
     results = [_feature(update) async for update in Turns(ROWS_IN_A_TURN).over(request.feature_updates)]
     refused = next((result for result in results if result.error_code), None)
-    if context.api_version > WITH_RESULTS and refused is not None:
+    if refused is not None:
         return UpdateFeaturesResponse(error_code=refused.error_code, error_message=refused.error_message)
     return UpdateFeaturesResponse(error_message=None, results=results)
 
@@ -193,6 +202,8 @@ async def update_features(
 def _feature(update: FeatureUpdateKey) -> UpdatableFeatureResult:
     if update.feature not in FEATURES:
         message = f"{update.feature!r} is none of {', '.join(FEATURES)}"
+    elif update.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+        message = f"upgrade type {update.upgrade_type} is none of 1 to 3"
     elif update.max_version_level != FEATURES[update.feature][1]:
         message = f"{update.feature} is at level {FEATURES[update.feature][1]}, which can't be changed"
     else:

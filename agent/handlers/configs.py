@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from agent.answer_memory import ENTRY_BYTES
 from agent.catalog import Snapshot
-from agent.errors import EXPECTED, AnswerTooLarge, RequestRefused, code_of
+from agent.errors import EXPECTED, AnswerTooLarge, RequestRefused, code_of, unknown_topic_code
 from agent.groups.group_configs import default_of
 from agent.security.kafka_configs import security_configs
 from agent.services import RequestContext, Services
@@ -53,7 +53,6 @@ from tailrace.kafka.messages.list_config_resources import (
 )
 from tailrace.limits import MAX_NAME_BYTES, is_name
 from tailrace.rpc.link import join_address
-from tailrace.tenants import is_topic_name
 from tailrace.turns import Turns
 
 RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER = 2, 4, 8
@@ -533,9 +532,7 @@ def _scope(resource_type: int, name: str, snapshot: Snapshot) -> ConfigScope:
 
 
 def _no_such_topic(name: str) -> RequestRefused:
-    if not is_topic_name(name):
-        return RequestRefused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name[:300]!r} can't be a topic's name")
-    return RequestRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+    return RequestRefused(unknown_topic_code(name), f"topic {name!r} does not exist")
 
 
 def _of_no_kind(resource_type: int) -> RequestRefused:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agent.catalog import Snapshot
+from agent.errors import unknown_topic_code
 from agent.services import RequestContext, Services
 from cache.ring import NO_LEADER
 from sequencer.api.topics import Topic
@@ -35,22 +36,21 @@ async def handle(
     left = max(1, min(request.response_partition_limit, MAX_PARTITIONS))
     await context.reservation.needs(NAME_BYTES * len(names) + PARTITION_BYTES * left)
     response = DescribeTopicPartitionsResponse()
+    if start is not None and start.partition_index < 0:
+        response.topics = [_unknown(topic.name, ErrorCode.INVALID_REQUEST) for topic in request.topics]
+        return response
     turns = Turns(snapshot.replicas.in_a_turn(context.zone, PARTITIONS_IN_A_TURN))
     for name in names:
         if start is not None and name < start.topic_name:
             continue
-        known = snapshot.by_name.get(name)
-        if known is None:
-            response.topics.append(
-                DescribeTopicPartitionsResponseTopic(
-                    error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name
-                )
-            )
-            continue
-        first = max(0, start.partition_index) if start is not None and name == start.topic_name else 0
+        first = start.partition_index if start is not None and name == start.topic_name else 0
         if left == 0:
             response.next_cursor = Cursor(name, first)
             break
+        known = snapshot.by_name.get(name)
+        if known is None:
+            response.topics.append(_unknown(name, unknown_topic_code(name)))
+            continue
         last = min(first + left, known.topic.partitions)
         rows = [
             _row(snapshot, context.zone, known.topic, index) async for index in turns.over(range(first, last))
@@ -69,6 +69,10 @@ async def handle(
             response.next_cursor = Cursor(name, last)
             break
     return response
+
+
+def _unknown(name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(error_code=code, name=name)
 
 
 def _row(snapshot: Snapshot, zone: str, topic: Topic, index: int) -> DescribeTopicPartitionsResponsePartition:

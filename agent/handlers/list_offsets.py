@@ -80,12 +80,12 @@ async def handle(
         async for partition in turns.over(topic.partitions):
             row = ListOffsetsPartitionResponse(partition_index=partition.partition_index)
             answer.partitions.append(row)
-            if known is None or not 0 <= partition.partition_index < known.topic.partitions:
-                row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            elif partition.timestamp <= NO_TIMESTAMP or context.api_version < _NEEDS.get(
+            if partition.timestamp <= NO_TIMESTAMP or context.api_version < _NEEDS.get(
                 partition.timestamp, 0
             ):
                 row.error_code = ErrorCode.UNSUPPORTED_VERSION
+            elif known is None or not 0 <= partition.partition_index < known.topic.partitions:
+                row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif not _is_local(partition):
                 # There is no remote tier; Kafka without one gives the same answer.
                 row.offset, row.timestamp = -1, -1

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from agent.answer_memory import ENTRY_BYTES, not_kept
 from agent.catalog import KnownTopic
-from agent.errors import EXPECTED, PARTITION_CODES, AnswerTooLarge, code_of, transaction_code
+from agent.errors import (
+    EXPECTED,
+    PARTITION_CODES,
+    AnswerTooLarge,
+    code_of,
+    transaction_code,
+    unknown_topic_code,
+)
 from agent.services import RequestContext, Services
 from sequencer.api.producers import InitProducer, ProducerQuery, ProducersAnswer
 from tailrace.kafka.error_codes import ErrorCode
@@ -67,7 +74,10 @@ async def describe_producers(
         answer = TopicResponse(name=name)
         response.topics.append(answer)
         for index in indexes:
-            answer.partitions.append(await _producers_of(services, context, known, index))
+            row = await _producers_of(services, context, known, index)
+            if known is None:
+                row.error_code = unknown_topic_code(name)
+            answer.partitions.append(row)
             await turns.did()
     return response
 

@@ -140,9 +140,7 @@ async def _create(
             f"topic name {topic.name!r}: 1 to 249 letters, digits, '.', '_' or '-' are allowed, "
             "and neither '.' nor '..'",
         )
-    partitions = _partitions_of(services, topic)
-    replication_factor = _replication_factor_of(topic)
-    configs = _configs_of(topic)
+    configs, replication_factor, partitions = await _wanted(services, topic)
     _count_change(context, partitions, FIRST_STRICT_CREATE_TOPICS)
     creation = CreateTopic(
         name=topic.name,
@@ -168,6 +166,20 @@ async def _create(
         )
         for name in TOPIC_CONFIGS
     ]
+
+
+async def _wanted(services: Services, topic: CreatableTopic) -> tuple[dict[str, str], int, int]:
+    """Return the configs, the replication factor and the partitions of the new topic. Raises RequestRefused, with
+    TOPIC_ALREADY_EXISTS before any other code: clients that find the topic there do not mind what they asked for."""
+    try:
+        return _configs_of(topic), _replication_factor_of(topic), _partitions_of(services, topic)
+    except RequestRefused:
+        snapshot = await services.catalog.refresh()
+        if topic.name in snapshot.by_name:
+            raise RequestRefused(
+                ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists."
+            ) from None
+        raise
 
 
 def _configs_of(topic: CreatableTopic) -> dict[str, str]:

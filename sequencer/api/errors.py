@@ -101,15 +101,10 @@ class LimitReached(SequencerError):
 
 
 class ProducerFenced(SequencerError):
-    """A producer with a higher epoch has taken this transactional id; this one must stop."""
+    """The epoch is not the current one of the transactional id. Usually a newer producer has taken it: this one must
+    stop."""
 
     code = "producer_fenced"
-
-
-class InvalidProducerEpoch(SequencerError):
-    """The epoch is not the current one of the transactional id; the producer may ask for a new one (KIP-360)."""
-
-    code = "invalid_producer_epoch"
 
 
 class InvalidProducerIdMapping(SequencerError):
@@ -162,7 +157,7 @@ ERRORS: dict[str, type[SequencerError]] = {
         SequencerError, SequencerUnavailable, SequencerOverloaded, RequestFailed, IncarnationChanged, SessionClosed,
         CommitOutOfOrder, LeaseLost, TopicExists, UnknownTopic, UnknownPartition, InvalidRequest, InvalidConfig,
         OffsetOutOfRange, UnknownGroup, GroupNotEmpty, StaleGroup, LimitReached, ProducerFenced,
-        InvalidProducerEpoch, InvalidProducerIdMapping, InvalidTransactionState, InvalidTransactionTimeout,
+        InvalidProducerIdMapping, InvalidTransactionState, InvalidTransactionTimeout,
         UnknownTransactionalId, SwapRefused, UnknownToken, TokenExpired, NotTokenOwner,
     )
 }  # fmt: skip

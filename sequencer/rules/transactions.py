@@ -23,7 +23,6 @@ from uuid import UUID
 
 from sequencer.api.commits import ANY_TRANSACTION, BatchError, BatchStatus, ObjectKind
 from sequencer.api.errors import (
-    InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidRequest,
     InvalidTransactionState,
@@ -158,15 +157,10 @@ def _current(draft: Draft, named: TransactionRef) -> TransactionRow:
         raise InvalidProducerIdMapping(
             f"transactional id {named.transactional_id!r} is {now}, not of {named.producer_id}"
         )
-    if named.producer_epoch < row.producer_epoch:
+    if named.producer_epoch != row.producer_epoch:
         raise ProducerFenced(
-            f"transactional id {row.transactional_id!r} is at epoch {row.producer_epoch},"
-            f" {named.producer_epoch} is fenced"
-        )
-    if named.producer_epoch > row.producer_epoch:
-        raise InvalidProducerEpoch(
-            f"transactional id {row.transactional_id!r} is at epoch {row.producer_epoch},"
-            f" {named.producer_epoch} was never granted"
+            f"transactional id {row.transactional_id!r} is at epoch {row.producer_epoch}, not at"
+            f" {named.producer_epoch}"
         )
     return row
 

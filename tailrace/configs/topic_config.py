@@ -26,6 +26,7 @@ MAX_WARNED_VALUES = 64
 """The most unknown values for which it is remembered that a warning was logged."""
 MAX_WARNED_CHARACTERS = 100
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
+_THROTTLED_REPLICAS = re.compile(r"\*|[0-9]+:[0-9]+(\s*,\s*[0-9]+:[0-9]+)*")
 
 
 class ConfigType(enum.IntEnum):
@@ -124,6 +125,12 @@ class ConfigDefinition:
             raise InvalidConfigValue(f"{given}, at most {self.maximum:.0f} is allowed")
 
 
+def _check_throttled_replicas(value: str) -> None:
+    """Raise ValueError unless the value is '*', or partitions with their brokers."""
+    if _THROTTLED_REPLICAS.fullmatch(value.strip()) is None:
+        raise ValueError(f"{value!r} was given; '*' or a list of partition:broker is needed")
+
+
 _NO_DISKS = "Accepted for compatibility, without effect: agents have no log segments on disks. "
 _T = ConfigType
 
@@ -142,9 +149,9 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
         ConfigDefinition("file.delete.delay.ms", _T.LONG, "60000", _NO_DISKS + "The sequencer has a setting for the deletion grace of objects.", 0, LONG_MAX, broker_name="log.segment.delete.delay.ms", has_effect=False),
         ConfigDefinition("flush.messages", _T.LONG, str(LONG_MAX), _NO_DISKS + "Every acknowledged batch is durable.", 1, LONG_MAX, broker_name="log.flush.interval.messages", has_effect=False),
         ConfigDefinition("flush.ms", _T.LONG, str(LONG_MAX), _NO_DISKS + "Every acknowledged batch is durable.", 0, LONG_MAX, broker_name="log.flush.interval.ms", has_effect=False),
-        ConfigDefinition("follower.replication.throttled.replicas", _T.LIST, "", _NO_DISKS + "There are no followers.", has_effect=False),
+        ConfigDefinition("follower.replication.throttled.replicas", _T.LIST, "", _NO_DISKS + "There are no followers.", has_effect=False, parse=_check_throttled_replicas),
         ConfigDefinition("index.interval.bytes", _T.INT, "4096", _NO_DISKS, 0, INT_MAX, broker_name="log.index.interval.bytes", has_effect=False),
-        ConfigDefinition("leader.replication.throttled.replicas", _T.LIST, "", _NO_DISKS + "There are no followers.", has_effect=False),
+        ConfigDefinition("leader.replication.throttled.replicas", _T.LIST, "", _NO_DISKS + "There are no followers.", has_effect=False, parse=_check_throttled_replicas),
         ConfigDefinition("local.retention.bytes", _T.LONG, "-2", _NO_DISKS, -2, LONG_MAX, broker_name="log.local.retention.bytes", has_effect=False),
         ConfigDefinition("local.retention.ms", _T.LONG, "-2", _NO_DISKS, -2, LONG_MAX, broker_name="log.local.retention.ms", has_effect=False),
         ConfigDefinition("max.compaction.lag.ms", _T.LONG, str(LONG_MAX), "The age of records in Parquet at which a partition of a compacted topic is compacted by key, even if they are few.", 1, LONG_MAX, broker_name="log.cleaner.max.compaction.lag.ms"),

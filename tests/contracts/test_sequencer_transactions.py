@@ -11,7 +11,6 @@ import pytest
 from sequencer.api.commits import BatchError, ObjectDescription, ObjectKind, OpenSession
 from sequencer.api.compaction import CompactionRequest, ReplacementRun, SwapRequest, TakeLease
 from sequencer.api.errors import (
-    InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidTransactionState,
     InvalidTransactionTimeout,
@@ -271,8 +270,9 @@ def test_only_the_current_id_and_epoch_may_do_anything(factory: Factory) -> None
                 with pytest.raises(error):
                     await asked
         ahead = Producer(bench, "tx", ProducerGrant(mine.now.producer_id, 7))
-        with pytest.raises(InvalidProducerEpoch):
-            await ahead.add(0)
+        for asked in (ahead.add(0), ahead.end(commit=False), ahead.offsets(1)):
+            with pytest.raises(ProducerFenced):
+                await asked
         assert await bench.commit(ahead.batch()) == [(FENCED, -1)]
         nobody = Producer(bench, "?", ProducerGrant(99, 0))
         assert await bench.commit(nobody.batch()) == [(CLOSED, -1)]

@@ -43,6 +43,10 @@ def test_no_election_is_needed() -> None:
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ]
         assert everything.error_code == 0 and everything.replica_election_results == []
+        request = ElectLeadersRequest(7, [ElectLeadersTopicPartitions("t", [0])])
+        refused = await bench.ask(ApiKey.ELECT_LEADERS, 2, request)
+        assert refused.error_code == ErrorCode.INVALID_REQUEST
+        assert codes(refused.replica_election_results[0].partition_result) == [ErrorCode.INVALID_REQUEST]
 
     run(scenario)
 
@@ -56,6 +60,7 @@ def test_a_partition_stays_on_the_brokers_that_are_shown_and_can_not_be_moved() 
             ReassignablePartition(1, [mine + 1]),
             ReassignablePartition(2, None),
             ReassignablePartition(3, [mine]),
+            ReassignablePartition(0, [mine, mine]),
         ]
 
         request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic("t", rows)])
@@ -66,6 +71,7 @@ def test_a_partition_stays_on_the_brokers_that_are_shown_and_can_not_be_moved() 
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         ]
         listed = await bench.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, ListPartitionReassignmentsRequest())
         assert (listed.error_code, listed.topics) == (0, [])
@@ -84,7 +90,7 @@ def test_the_store_is_the_only_log_dir() -> None:
         here, elsewhere = (await bench.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, request)).results
 
         assert codes(here.partitions) == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-        assert codes(elsewhere.partitions)[0] == ErrorCode.LOG_DIR_NOT_FOUND
+        assert codes(elsewhere.partitions) == [ErrorCode.LOG_DIR_NOT_FOUND] * 2
 
     run(scenario)
 
@@ -109,22 +115,24 @@ def test_the_quorum_is_one_agent_that_the_others_follow() -> None:
 
 
 @pytest.mark.parametrize(
-    ("feature", "level", "code"),
+    ("feature", "level", "kind", "code"),
     [
-        ("group.version", 1, ErrorCode.NONE),
-        ("transaction.version", 1, ErrorCode.INVALID_UPDATE_VERSION),
-        ("metadata.version", 1, ErrorCode.INVALID_UPDATE_VERSION),
+        ("group.version", 1, 1, ErrorCode.NONE),
+        ("group.version", 1, 7, ErrorCode.INVALID_UPDATE_VERSION),
+        ("transaction.version", 1, 1, ErrorCode.INVALID_UPDATE_VERSION),
+        ("metadata.version", 1, 1, ErrorCode.INVALID_UPDATE_VERSION),
     ],
 )
-def test_feature_levels_stay_what_they_are(feature: str, level: int, code: ErrorCode) -> None:
+def test_feature_levels_stay_what_they_are(feature: str, level: int, kind: int, code: ErrorCode) -> None:
     async def scenario(bench: AgentBench) -> None:
-        request: Any = UpdateFeaturesRequest(feature_updates=[FeatureUpdateKey(feature, level)])
+        update = FeatureUpdateKey(feature, level, upgrade_type=kind)
+        request: Any = UpdateFeaturesRequest(feature_updates=[update])
 
         old = await bench.ask(ApiKey.UPDATE_FEATURES, 1, request)
         new = await bench.ask(ApiKey.UPDATE_FEATURES, 2, request)
 
-        assert codes(old.results) == [code] and old.error_code == 0
-        assert all(row.error_message for row in old.results)
-        assert new.error_code == code
+        assert old.error_code == new.error_code == code
+        assert codes(old.results) == ([] if code else [code])
+        assert new.results == []
 
     run(scenario)

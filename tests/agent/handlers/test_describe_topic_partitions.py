@@ -54,5 +54,28 @@ def test_every_partition_is_led_by_a_live_agent_and_an_unknown_topic_is_told() -
         assert (unknown.name, unknown.error_code) == ("nowhere", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         assert {row.leader_id for row in known.partitions} == {bench.identity.broker_id}
         assert all(row.isr_nodes == [row.leader_id] for row in known.partitions)
+        (unknown,) = (await page(bench, "a/b")).topics
+        assert unknown.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+    run(scenario)
+
+
+def test_a_full_page_ends_before_the_next_topic_whether_or_not_it_is_known() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic("a", 2)
+        full = await page(bench, "a", "b", limit=2)
+        assert [topic.name for topic in full.topics] == ["a"] and full.next_cursor == Cursor("b", 0)
+        rest = await page(bench, "a", "b", limit=2, cursor=full.next_cursor)
+        assert [topic.name for topic in rest.topics] == ["b"] and rest.next_cursor is None
+
+    run(scenario)
+
+
+def test_a_negative_cursor_is_refused() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic("a", 2)
+        refused = await page(bench, "a", "b", cursor=Cursor("a", -1))
+        assert [topic.error_code for topic in refused.topics] == [ErrorCode.INVALID_REQUEST] * 2
+        assert refused.next_cursor is None
 
     run(scenario)

@@ -54,8 +54,9 @@ def test_a_time_without_a_meaning_is_of_an_unsupported_version(timestamp: int) -
 
     async def scenario(bench: AgentBench) -> None:
         await bench.topic()
-        row = await asked(bench, timestamp, version=11)
-        assert (row.error_code, row.offset) == (ErrorCode.UNSUPPORTED_VERSION, -1)
+        for partition in (0, 99):
+            row = await asked(bench, timestamp, version=11, partition=partition)
+            assert (row.error_code, row.offset) == (ErrorCode.UNSUPPORTED_VERSION, -1)
 
     run(scenario)
 

@@ -124,5 +124,7 @@ def test_the_producers_of_a_partition_are_described() -> None:
         assert (await described(bench, 9)).error_code == unknown
         nowhere = await described(bench, topic="nowhere")
         assert nowhere.error_code == unknown and nowhere.error_message
+        impossible = await described(bench, topic="a/b")
+        assert impossible.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
     run(scenario)

@@ -120,6 +120,7 @@ def test_configs_that_can_not_be_are_refused() -> None:
             configured("no.such.config", "1"),
             configured("retention.ms", "soon"),
             configured("retention.ms", None),
+            configured("follower.replication.throttled.replicas", "some"),
         ):
             (row,) = await create(bench, topic)
             assert row.error_code == ErrorCode.INVALID_CONFIG and row.error_message
@@ -189,6 +190,28 @@ def test_what_was_carried_out_is_answered_although_the_sequencer_is_away_right_a
         gone = DeleteTopicsRequest([DeleteTopicState("t")])
         (deleted,) = (await bench.ask(ApiKey.DELETE_TOPICS, 6, gone)).responses
         assert deleted.error_code == 0
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("partitions", "factor", "config", "code"),
+    [
+        (0, 0, ("no.such.config", "1"), ErrorCode.INVALID_CONFIG),
+        (0, 0, ("retention.ms", "1"), ErrorCode.INVALID_REPLICATION_FACTOR),
+        (0, 1, ("retention.ms", "1"), ErrorCode.INVALID_PARTITIONS),
+    ],
+)
+def test_a_topic_that_exists_is_said_to_exist_whatever_else_is_wrong(
+    partitions: int, factor: int, config: tuple[str, str], code: ErrorCode
+) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        configs = [CreatableTopicConfig(*config)]
+        (row,) = await create(bench, CreatableTopic("t", partitions, factor, [], configs))
+        assert row.error_code == code
+        await bench.sequencer.create_topic(CreateTopic("t", 1, {}))  # through another agent
+        (row,) = await create(bench, CreatableTopic("t", partitions, factor, [], configs))
+        assert row.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
 
     run(scenario)
 

@@ -395,6 +395,11 @@ def test_the_error_of_a_fenced_producer_depends_on_the_version() -> None:
         assert [await zombie.add(0, version=version) for version in (1, 2)] == [[old], [new]]
         assert [await zombie.add_offsets(version=version) for version in (1, 2)] == [old, new]
         assert [await zombie.end(commit=True, version=version) for version in (1, 2, 5)] == [old, new, new]
+        ahead = TransactionalProducer(bench)
+        ahead.producer_id, ahead.epoch = writer.producer_id, writer.epoch + 1
+        assert [await ahead.add(0, version=version) for version in (1, 2)] == [[old], [new]]
+        assert [await ahead.add_offsets(version=version) for version in (1, 2)] == [old, new]
+        assert [await ahead.end(commit=True, version=version) for version in (1, 2, 5)] == [old, new, new]
         writer.producer_id += 1_000
         assert await writer.add(0) == [ErrorCode.INVALID_PRODUCER_ID_MAPPING]
         writer.transactional_id = "unheard of"

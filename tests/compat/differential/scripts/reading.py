@@ -189,6 +189,7 @@ def list_offsets() -> Script:
                 yield at(f"at {timestamp} of nothing", timestamp, version, 1)
         yield at("unknown topic", -1, version, name="offsets-not")
         yield at("unknown partition", -1, version, 9)
+        yield at("unknown topic and time", -7, version, name="offsets-not")
     for version in (2, 11):
         yield at("committed", -1, version, isolation_level=1)
         yield at("bad isolation", -1, version, isolation_level=5)

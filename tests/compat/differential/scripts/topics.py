@@ -35,6 +35,11 @@ def create() -> Script:
         yield made("one topic", CreatableTopic(f"create-{version}", 2, 1), version=version)
     yield made("defaults", CreatableTopic("create-defaults", -1, -1))
     yield made("it exists", CreatableTopic("create-2", 1, 1))
+    bad = CreatableTopicConfig("no.such.config", "1")
+    yield made("it exists, bad count", CreatableTopic("create-2", 0, 1))
+    yield made("it exists, bad config", CreatableTopic("create-2", 1, 1, [], [bad]))
+    yield made("bad count, factor and config", CreatableTopic("create-bad", 0, 0, [], [bad]))
+    yield made("bad count and factor", CreatableTopic("create-bad", 0, 0))
     yield made("validate only", CreatableTopic("create-tried", 3, 1), validate_only=True)
     yield made("validate only, again", CreatableTopic("create-tried", 3, 1), validate_only=True)
     yield made("validate only, it exists", CreatableTopic("create-2", 3, 1), validate_only=True)
@@ -104,6 +109,11 @@ def create_with_configs() -> Script:
     yield made("remote storage", ("remote.storage.enable", "true"))
     yield made("too large a number", ("max.message.bytes", "3000000000"))
     yield made("broker's name", ("log.retention.ms", "5"))
+    for name in ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas"):
+        for number, value in enumerate(
+            ("", "*", "0:1", "0:1,1:2", " 0:1 , 1:2 ", "0", "0:1,*", "some", "0:-1")
+        ):
+            yield made(f"{name} {number}", (name, value))
 
 
 def partitions() -> Script:
