@@ -63,7 +63,7 @@ def chunks_of(key: str, start: int, end: int, object_size: int, chunk_bytes: int
     return [chunk_at(key, index, object_size, chunk_bytes) for index in range(first, last + 1)]
 
 
-class SentRun(NamedTuple):
+class PatchedRun(NamedTuple):
     """A run of large batches as it is sent: a new header for each batch, and views of the chunk."""
 
     base_offset: int
@@ -98,7 +98,7 @@ class ChunkBytes:
         self.checked: set[int] = set()
         self.memory: memoryview | None = None
         self.ready: dict[int, tuple[int, int, int]] = {}
-        self.sent: dict[int, SentRun] = {}
+        self.sent: dict[int, PatchedRun] = {}
 
     @classmethod
     def fetched(cls, data: Buffer) -> ChunkBytes:

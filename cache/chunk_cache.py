@@ -24,7 +24,7 @@ from typing import Protocol
 
 from cache.chunk import ChunkBytes, ChunkId, ChunkRef, ObjectCorrupt, cut
 from cache.disk import DiskTier
-from cache.eviction import ByAge, ByTurn, S3Fifo
+from cache.eviction import FifoCache, FirstReadFifo, S3Fifo
 from cache.gate import Gate
 from cache.observer import CacheObserver, NoObserver, Tier
 from cache.ring import ZoneRing
@@ -77,10 +77,10 @@ class ChunkCache:
         fresh = int(settings.memory_bytes * settings.fresh_share)
         self._catch_up_share = int(settings.memory_bytes * settings.catch_up_share)
         self._tail_share = settings.memory_bytes - fresh - self._catch_up_share
-        self._fresh: ByAge[ChunkId, ChunkBytes] = ByAge(fresh)
+        self._fresh: FifoCache[ChunkId, ChunkBytes] = FifoCache(fresh)
         on_old = partial(self._offer, is_old=True) if disk is not None else None
         on_young = partial(self._offer, is_old=False) if disk is not None else None
-        self._catch_up: ByTurn[ChunkId, ChunkBytes] = ByTurn(self._catch_up_share, on_old)
+        self._catch_up: FirstReadFifo[ChunkId, ChunkBytes] = FirstReadFifo(self._catch_up_share, on_old)
         self._tail: S3Fifo[ChunkId, ChunkBytes] = S3Fifo(self._tail_share, on_young)
         self._from_store: SingleFlight[ChunkId, _Brought] = SingleFlight()
         self._from_peer: SingleFlight[ChunkId, _Brought] = SingleFlight()

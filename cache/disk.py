@@ -18,7 +18,7 @@ import structlog
 
 from cache.chunk import ChunkBytes, ChunkId, ChunkRef
 from cache.chunk_file import ChunkFile, open_disk_file
-from cache.disk_index import DiskIndex, DiskPlace, most_entries_of
+from cache.disk_index import DiskIndex, DiskLocation, most_entries_of
 from cache.observer import CacheObserver, DiskRead, DiskWrite, NoObserver
 from cache.settings import CacheSettings
 from tailrace.clock import Clock, wait_for
@@ -45,7 +45,7 @@ class DiskTier:
         self._clock = clock
         self._observer: CacheObserver = observer if observer is not None else NoObserver()
         self._index = DiskIndex(disk_bytes)
-        self._left_before = LeftBefore(disk_bytes)
+        self._evicted_before = EvictionHistory(disk_bytes)
         self._queued: dict[str, ChunkBytes] = {}
         self._queued_bytes = 0
         self._writer: asyncio.Task[None] | None = None
@@ -77,20 +77,20 @@ class DiskTier:
         if queued is not None and queued.size == chunk.length:
             self._observer.disk_read(DiskRead.HIT)
             return queued
-        placed = self._index.get(name)
-        if placed is None or placed.length != chunk.length or not self._may_read():
+        location = self._index.get(name)
+        if location is None or location.length != chunk.length or not self._may_read():
             self._observer.disk_read(DiskRead.MISS)
             return None
-        read = await self._read(placed)
+        read = await self._read(location)
         if read is None:
             self._index.remove(name)
             self._observer.disk_read(DiskRead.FAILED)
             return None
         data, checksum = read
-        if len(data) == placed.length and checksum == placed.checksum:
+        if len(data) == location.length and checksum == location.checksum:
             self._observer.disk_read(DiskRead.HIT)
             return ChunkBytes.fetched(data)
-        if self._index.get(name) is not placed:
+        if self._index.get(name) is not location:
             self._observer.disk_read(DiskRead.MISS)  # overwritten meanwhile
             return None
         self._index.remove(name)
@@ -103,7 +103,7 @@ class DiskTier:
         name = _name(chunk)
         if self._index.get(name) is not None or name in self._queued:
             return
-        if is_old and not self._left_before.note(name, data.size):
+        if is_old and not self._evicted_before.note(name, data.size):
             return
         if self._is_closed:
             return
@@ -138,8 +138,8 @@ class DiskTier:
         with outlived(log, "the file of the cache's disk could not be removed", OSError):
             await self._file.close()
 
-    async def _read(self, placed: DiskPlace) -> tuple[bytearray, int] | None:
-        reading = asyncio.ensure_future(self._file.read(placed.start, placed.length))
+    async def _read(self, location: DiskLocation) -> tuple[bytearray, int] | None:
+        reading = asyncio.ensure_future(self._file.read(location.start, location.length))
         try:
             if not await wait_for(self._clock, reading, READ_SECONDS):
                 self._pause(f"no answer within {READ_SECONDS} s", reads=True)
@@ -176,7 +176,7 @@ class DiskTier:
             return
         self._observer.disk_write(DiskWrite.WRITTEN, data.size)
         if self._queued.get(name) is data:  # it was not removed meanwhile
-            self._index.add(DiskPlace(name, start, data.size, checksum))
+            self._index.add(DiskLocation(name, start, data.size, checksum))
 
     def _pause(self, cause: str, *, reads: bool) -> None:
         """Pause writes after an error, and reads too if a read failed."""
@@ -191,8 +191,8 @@ class DiskTier:
             self._reads_from = now + PAUSE_SECONDS
 
 
-class LeftBefore:
-    """Which chunks have left memory before, among the last `reach_bytes` to twice as many.
+class EvictionHistory:
+    """Remembers which chunks were evicted from memory, among the last `reach_bytes` to twice as many.
 
     It keeps hashes in two sets, the older of which is dropped as a whole. A collision only writes a chunk too early.
     """
@@ -205,7 +205,7 @@ class LeftBefore:
         self._before: set[int] = set()
 
     def note(self, name: str, size: int) -> bool:
-        """Record that the chunk leaves memory; return whether it did before."""
+        """Record that the chunk is evicted; return whether it was evicted before."""
         known = hash(name)
         if known in self._now:
             return True

@@ -29,7 +29,7 @@ def most_entries_of(capacity_bytes: int) -> int:
     return max(ENTRIES, capacity_bytes // BYTES_AN_ENTRY)
 
 
-class DiskPlace(msgspec.Struct, frozen=True, gc=False):
+class DiskLocation(msgspec.Struct, frozen=True, gc=False):
     """Where a chunk is in the file, and the CRC-32C of its bytes."""
 
     name: str
@@ -46,8 +46,8 @@ class DiskIndex:
         self._most_entries = most_entries or most_entries_of(capacity_bytes)
         self._head = 0
         self._reserved = (0, 0)
-        self._by_name: dict[str, DiskPlace] = {}
-        self._by_age: deque[DiskPlace] = deque()
+        self._by_name: dict[str, DiskLocation] = {}
+        self._by_age: deque[DiskLocation] = deque()
         """In the order of the ring from the head on. Removed entries stay here until the head reaches them."""
         self.bytes_held = 0
         """Bytes of all chunks in the index."""
@@ -55,7 +55,7 @@ class DiskIndex:
     def __len__(self) -> int:
         return len(self._by_name)
 
-    def get(self, name: str) -> DiskPlace | None:
+    def get(self, name: str) -> DiskLocation | None:
         """Return the chunk's place; None if absent."""
         return self._by_name.get(name)
 
@@ -78,27 +78,29 @@ class DiskIndex:
             self._remove_oldest()
         self._head = 0
 
-    def add(self, placed: DiskPlace) -> None:
+    def add(self, location: DiskLocation) -> None:
         """Add the place that was reserved last, after its bytes were written."""
-        assert (placed.start, placed.length) == self._reserved, f"{placed} in the place {self._reserved}"
+        assert (location.start, location.length) == self._reserved, (
+            f"{location} in the place {self._reserved}"
+        )
         self._reserved = (0, 0)
-        self.remove(placed.name)
+        self.remove(location.name)
         while len(self._by_age) >= self._most_entries:
             self._remove_oldest()
-        self._by_age.append(placed)
-        self._by_name[placed.name] = placed
-        self.bytes_held += placed.length
+        self._by_age.append(location)
+        self._by_name[location.name] = location
+        self.bytes_held += location.length
 
     def remove(self, name: str) -> None:
         """Remove a chunk; do nothing if it is absent."""
-        placed = self._by_name.pop(name, None)
-        if placed is not None:
-            self.bytes_held -= placed.length
+        location = self._by_name.pop(name, None)
+        if location is not None:
+            self.bytes_held -= location.length
 
     def _remove_oldest(self) -> None:
-        placed = self._by_age.popleft()
-        if self._by_name.get(placed.name) is placed:
-            self.remove(placed.name)
+        location = self._by_age.popleft()
+        if self._by_name.get(location.name) is location:
+            self.remove(location.name)
 
 
 def whole_pages(length: int) -> int:

@@ -144,7 +144,7 @@ class S3Fifo(Generic[K, V]):
             self._ghost_bytes -= forgotten
 
 
-class ByAge(Generic[K, V]):
+class FifoCache(Generic[K, V]):
     """A map that evicts its oldest values first, read or not: for values that are wanted only while they are new."""
 
     def __init__(self, budget_bytes: int) -> None:
@@ -183,7 +183,7 @@ class ByAge(Generic[K, V]):
             self.bytes_held -= entry.size
 
 
-class ByTurn(Generic[K, V]):
+class FirstReadFifo(Generic[K, V]):
     """A map for readers that read the log in order: it evicts the value whose first read is longest ago.
 
     Many partitions read a chunk at about the same time, and then none does. Policies for recent or frequent use (LRU,

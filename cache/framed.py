@@ -4,9 +4,9 @@ The fields that place a batch in the log (base offset, leader epoch) are outside
 object is uploaded. So a batch from a chunk needs a new header each time it is sent. A run of small batches is copied
 once, with the headers written; after that each of its pieces is sent as one view. Large batches are not copied.
 
-Small produce requests make short runs. When many consecutive runs are read again, they are joined into a *stretch*,
-which costs a reader as much as one run. A stretch is used only for exactly the runs that it was made from, so it is
-never sent for a run that compaction has replaced. Short runs are copied and sent as one view; longer runs stay separate
+Small produce requests make short runs. When many consecutive runs are read again, they become one *joined run*, which
+costs a reader as much as one run. A joined run is used only for exactly the runs that it was made from, so it is never
+sent for a run that compaction has replaced. Short runs are copied and sent as one view; longer runs stay separate
 views. Old runs that are ready in their chunks (`cache.in_place`) are joined only if they are short: a view would keep
 the chunk alive.
 
@@ -30,7 +30,7 @@ from sequencer.api.reads import Run
 from tailrace.buffers import Buffer
 
 LEAST_JOINED = 8
-"""Least number of runs in a stretch. Readers at the end of a log get a few runs at a time, which are not joined."""
+"""Least number of runs that are joined. Readers at the end of a log get a few runs at a time, which are not joined."""
 LEAST_VIEW_BYTES = 8 * 1024
 """Runs of this average length or more are joined without a copy: the copy would take longer than one more view for the
 socket."""
@@ -38,13 +38,13 @@ JOINED_AT_ONCE = 16
 """Stretches made by one read: copying their 4 MiB takes less than a millisecond. Later reads make the others."""
 RUN_BYTES = 900
 RUN_BATCH_BYTES = 160
-"""Memory of a decoded run that a stretch refers to, and of each of its batches (measured: 890, 152)."""
+"""Memory of a decoded run that a joined run refers to, and of each of its batches (measured: 890, 152)."""
 
 _RunKey = tuple[str | int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class JoinedRun:
     """Consecutive runs of one partition. `parts`, of `size` bytes, are what is sent under `leader_epoch`."""
 
     runs: Sequence[Run]
@@ -70,8 +70,8 @@ class Stretch:
     def is_wanted(
         self, runs: Sequence[Run], first: int, *, leader_epoch: int, room: int, end_limit: int
     ) -> bool:
-        """Whether the stretch can be sent for the runs from `first` on. These must equal its own runs; the comparison
-        is cheap because they are usually the same objects."""
+        """Whether it can be sent for the runs from `first` on. These must equal its own runs; the comparison is cheap
+        because they are usually the same objects."""
         return (
             self.leader_epoch == leader_epoch
             and self.size <= room
@@ -83,21 +83,21 @@ class Stretch:
 class FramedRun(Layout):
     """A run's layout, and for each piece the bytes to send, if they were made; a large batch has none."""
 
-    __slots__ = ("_framed", "_leader_epoch", "stretch")
+    __slots__ = ("_framed", "_leader_epoch", "joined")
 
     def __init__(self, run: Run, chunk_bytes: int) -> None:
         super().__init__(run, chunk_bytes)
         self._leader_epoch = -1
         self._framed: list[memoryview | None] = [None] * (len(self.pieces) - 1)
-        self.stretch: Stretch | None = None
-        """The stretch that begins with this run, if one was made."""
+        self.joined: JoinedRun | None = None
+        """The joined run that begins with this run, if one was made."""
 
     @property
     def memory_bytes(self) -> int:
         """Estimated memory."""
-        if self.stretch is None:
+        if self.joined is None:
             return super().memory_bytes + self.copied_bytes
-        return super().memory_bytes + self.stretch.memory_bytes
+        return super().memory_bytes + self.joined.memory_bytes
 
     def framed(self, piece: int, leader_epoch: int) -> memoryview | None:
         """Return the piece as it is sent under this epoch; None if it is not kept."""
@@ -152,13 +152,13 @@ class FramedRuns:
         framed = self._held.get(_key_of(run))
         return framed is not None and framed.is_kept(leader_epoch)
 
-    def stretch_at(self, run: Run) -> Stretch | None:
-        """Return the stretch that begins with the run, if one was made."""
+    def joined_at(self, run: Run) -> JoinedRun | None:
+        """Return the joined run that begins with the run, if one was made."""
         framed = self._held.get(_key_of(run))
-        return framed.stretch if framed is not None else None
+        return framed.joined if framed is not None else None
 
     def join(self, runs: Sequence[Run], found: Sequence[FramedRun], leader_epoch: int) -> None:
-        """Join consecutive runs into stretches of about PIECE_BYTES. All of the runs must be kept whole."""
+        """Join consecutive runs, about PIECE_BYTES at a time. All of the runs must be kept whole."""
         for first, upto in _stretches_of([run.sizes[-1] for run in found]):
             self._join(runs[first:upto], found[first:upto], leader_epoch)
 
@@ -170,13 +170,13 @@ class FramedRuns:
             self._join_ready(runs[first:upto], b"".join(parts[first:upto]), leader_epoch)
 
     def _join(self, runs: Sequence[Run], found: Sequence[FramedRun], leader_epoch: int) -> None:
-        """Make one stretch. It replaces the bytes of its runs; a read that begins within it frames those runs again."""
+        """Make a joined run. It replaces the bytes of its runs; a read that begins within it frames these again."""
         parts = [data for run in found if (data := run.whole(leader_epoch)) is not None]
         size = sum(run.sizes[-1] for run in found)
         assert sum(map(len, parts)) == size, "whole runs are joined"
         are_short = size < LEAST_VIEW_BYTES * len(runs)
         parts = [memoryview(b"".join(parts))] if are_short else [*map(_alone, parts)]
-        stretch = Stretch(
+        joined = JoinedRun(
             runs,
             leader_epoch,
             parts,
@@ -188,13 +188,13 @@ class FramedRuns:
         )
         for run in runs[1:]:
             self._held.remove(_key_of(run))
-        self._hold(found[0], stretch)
+        self._hold(found[0], joined)
 
     def _join_ready(self, runs: Sequence[Run], data: bytes, leader_epoch: int) -> None:
         head = self.of(runs[0])
         if not head.is_one_piece:
             return
-        stretch = Stretch(
+        joined = JoinedRun(
             runs,
             leader_epoch,
             [memoryview(data)],
@@ -204,17 +204,17 @@ class FramedRuns:
             first_offset=runs[0].base_offset,
             client_offset=runs[-1].end_offset,
         )
-        self._hold(head, stretch)
+        self._hold(head, joined)
 
-    def _hold(self, head: FramedRun, stretch: Stretch) -> None:
-        """Keep a stretch with its first run, which must be a single piece."""
-        head.keep(0, stretch.leader_epoch, stretch.parts[0][: head.sizes[-1]])
-        head.stretch = stretch
-        self._held.put(_key_of(stretch.runs[0]), head, head.memory_bytes)
+    def _hold(self, head: FramedRun, joined: JoinedRun) -> None:
+        """Keep a joined run with its first run, which must be a single piece."""
+        head.keep(0, joined.leader_epoch, joined.parts[0][: head.sizes[-1]])
+        head.joined = joined
+        self._held.put(_key_of(joined.runs[0]), head, head.memory_bytes)
 
 
 def _stretches_of(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield [first, upto) for each stretch of about PIECE_BYTES; at most JOINED_AT_ONCE stretches."""
+    """Yield [first, upto) for each joined run of about PIECE_BYTES; at most JOINED_AT_ONCE."""
     if len(lengths) < LEAST_JOINED:
         return
     sizes = list(accumulate(lengths, initial=0))
@@ -230,7 +230,7 @@ def _stretches_of(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _alone(view: memoryview) -> memoryview:
-    """Return the view, or a copy if it keeps more bytes alive than it shows (the first run of an earlier stretch
+    """Return the view, or a copy if it keeps more bytes alive than it shows (the first run of an earlier joined run
     does)."""
     return view if memoryview(view.obj).nbytes == len(view) else memoryview(bytes(view))
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import attrgetter
 
-from cache.chunk import ChunkBytes, ChunkId, ChunkRef, ObjectCorrupt, SentRun, chunk_at, chunks_of
+from cache.chunk import ChunkBytes, ChunkId, ChunkRef, ObjectCorrupt, PatchedRun, chunk_at, chunks_of
 from cache.chunk_cache import ChunkCache
-from cache.framed import LEAST_VIEW_BYTES, FramedRun, FramedRuns, Stretch
+from cache.framed import LEAST_VIEW_BYTES, FramedRun, FramedRuns, JoinedRun
 from cache.in_place import chunk_of, is_ready, made_ready, may_be_own, part_of
 from cache.observer import CacheObserver
 from cache.read_batches import ReadBatches, ReadRequest
@@ -331,19 +331,22 @@ class MixedReader:
             chunk, at = ready
             chunks.append(chunk)
             self._add_ready(runs[0], at, chunk, request=request, out=out)
-        alone, parts = number, len(out.parts)  # the first run after the last stretch, and its part in `out`
+        alone, parts = (
+            number,
+            len(out.parts),
+        )  # the first run after the last joined run, and its part in `out`
         while number < len(runs) and out.is_complete:
             run, room = runs[number], request.max_bytes - out.bytes
             if run.base_offset < out.end_offset:
                 break
-            stretch = self.framed.stretch_at(run)
-            if stretch is not None and stretch.is_wanted(
+            joined = self.framed.joined_at(run)
+            if joined is not None and joined.is_wanted(
                 runs, number, leader_epoch=leader_epoch, room=room, end_limit=limit
             ):
                 self.framed.join_ready(runs[alone:number], out.parts[parts:], leader_epoch)
-                _add_stretch(out, stretch)
-                self._observer.framed_read(stretch.size)
-                number += len(stretch.runs)
+                _add_joined(out, joined)
+                self._observer.framed_read(joined.size)
+                number += len(joined.runs)
                 alone, parts = number, len(out.parts)
                 continue
             ready = self._ready_chunk(run, leader_epoch)
@@ -357,10 +360,10 @@ class MixedReader:
         return number
 
     def _was_read(self, run: Run, leader_epoch: int) -> bool:
-        """Whether the run is short, and is ready in its chunk or begins a stretch."""
+        """Whether the run is short, and is ready in its chunk or begins a joined run."""
         if run.length >= LEAST_VIEW_BYTES:
             return False
-        return self.framed.stretch_at(run) is not None or self._ready_chunk(run, leader_epoch) is not None
+        return self.framed.joined_at(run) is not None or self._ready_chunk(run, leader_epoch) is not None
 
     def _ready_chunk(self, run: Run, leader_epoch: int) -> tuple[ChunkBytes, int] | None:
         """Return the chunk in which the run is ready and the run's place in it; None if it is not ready or not in
@@ -396,20 +399,20 @@ class MixedReader:
         leader_epoch, of = request.leader_epoch, self.framed.of
         number = 0
         alone: list[FramedRun] = []
-        """The last runs before `number` that are in no stretch."""
+        """The last runs before `number` that are in no joined run."""
         while number < len(runs):
             run, room = runs[number], request.max_bytes - out.bytes
             if run.base_offset < out.end_offset or run.end_offset > limit or run.kind is ObjectKind.PARQUET:
                 break
             framed = of(run)
-            stretch = framed.stretch
-            if stretch is not None and stretch.is_wanted(
+            joined = framed.joined
+            if joined is not None and joined.is_wanted(
                 runs, number, leader_epoch=leader_epoch, room=room, end_limit=limit
             ):
                 self.framed.join(runs[number - len(alone) : number], alone, leader_epoch)
                 alone.clear()
-                _add_stretch(out, stretch)
-                number += len(stretch.runs)
+                _add_joined(out, joined)
+                number += len(joined.runs)
                 continue
             data = framed.whole(leader_epoch)
             if data is None or len(data) > room:
@@ -459,7 +462,7 @@ class MixedReader:
         if sent is None or sent[:3] != (run.base_offset, run.length, leader_epoch):
             if not (chunk.is_trusted or chunk.checked.issuperset(framed.starts)):
                 return None
-            sent = SentRun(
+            sent = PatchedRun(
                 run.base_offset, run.length, leader_epoch, _parts_of(framed, chunk, at, leader_epoch)
             )
             chunk.sent[at] = sent
@@ -607,14 +610,14 @@ def _next_own(runs: Sequence[Run], own: Sequence[ChunkBytes | None], first: int)
     return next((number for number in range(first + 1, len(own)) if own[number] is not None), len(runs))
 
 
-def _add_stretch(out: ReadBatches, stretch: Stretch) -> None:
+def _add_joined(out: ReadBatches, joined: JoinedRun) -> None:
     if not out.batch_count:
-        out.first_offset = stretch.first_offset
-    out.parts += stretch.parts
-    out.bytes += stretch.size
-    out.batch_count += stretch.batch_count
-    out.record_count += stretch.record_count
-    out.end_offset, out.client_offset = stretch.end_offset, stretch.client_offset
+        out.first_offset = joined.first_offset
+    out.parts += joined.parts
+    out.bytes += joined.size
+    out.batch_count += joined.batch_count
+    out.record_count += joined.record_count
+    out.end_offset, out.client_offset = joined.end_offset, joined.client_offset
 
 
 def _parts_of(run: FramedRun, chunk: ChunkBytes, at: int, leader_epoch: int) -> list[Buffer]:

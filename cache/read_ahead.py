@@ -50,7 +50,7 @@ Find = Callable[[FindRequest], Awaitable[FindAnswer]]
 ChunksOf = Callable[[Run, int], Iterable[ChunkRef]]
 
 
-class _Planned(NamedTuple):
+class _PlannedRun(NamedTuple):
     """A run that a stream will read, and those of its chunks that are not being fetched yet."""
 
     end_offset: int
@@ -96,7 +96,7 @@ class _Stream:
     is_at_end: bool = False
     is_asking: bool = False
     run_bytes: int = 1
-    planned: deque[_Planned] = field(default_factory=deque)
+    planned: deque[_PlannedRun] = field(default_factory=deque)
     begun: dict[ChunkId, None] = field(default_factory=dict)
 
     def next_runs(self) -> FindPartition:
@@ -179,7 +179,7 @@ class ReadAhead:
             if len(stream.planned) >= MAX_PLANNED:
                 return
             chunks = deque(self._chunks_of(run, max(run.base_offset, stream.offset)))
-            stream.planned.append(_Planned(run.end_offset, run.length, chunks))
+            stream.planned.append(_PlannedRun(run.end_offset, run.length, chunks))
             stream.known_end, stream.is_at_end = run.end_offset, False
 
     def _fetch(self, stream: _Stream) -> None:

@@ -35,7 +35,7 @@ from tailrace.object_store.api import StoreError
 
 
 @dataclass(frozen=True, slots=True)
-class FoundRecord:
+class OffsetAndTimestamp:
     """The offset and timestamp of a record that was found by time."""
 
     offset: int
@@ -132,7 +132,7 @@ class BatchReader:
         first = placed.first_from(offset)
         return placed.length_of(first) if first < placed.count else 0
 
-    async def find_timestamp(self, run: Run, timestamp: int, from_offset: int) -> FoundRecord | None:
+    async def find_timestamp(self, run: Run, timestamp: int, from_offset: int) -> OffsetAndTimestamp | None:
         """Find the first record of the run at or after both `from_offset` and `timestamp`; None if there is none.
 
         Skips markers, which are not records, and batches whose records can't be decoded. Raises like `read`.
@@ -141,16 +141,16 @@ class BatchReader:
             return None
         if run.kind == ObjectKind.PARQUET:
             first = await self._parquet.find_timestamp(run, timestamp, from_offset)
-            return None if first is None else FoundRecord(*first)
+            return None if first is None else OffsetAndTimestamp(*first)
         for start, batch in _stored_from(run, from_offset):
             if batch.max_timestamp >= timestamp:
                 data = await self._mixed.batch_at(run, start, batch.length)
                 for record in await self._readable(data, batch.base_offset):
                     if record.timestamp >= timestamp and record.offset >= from_offset:
-                        return FoundRecord(record.offset, record.timestamp)
+                        return OffsetAndTimestamp(record.offset, record.timestamp)
         return None
 
-    async def find_latest(self, run: Run, from_offset: int) -> FoundRecord | None:
+    async def find_latest(self, run: Run, from_offset: int) -> OffsetAndTimestamp | None:
         """Find the first record with the largest timestamp among those from `from_offset` on; None if there is none.
 
         Reads only batches whose header states a later timestamp than the record found so far. Skips and raises like
@@ -160,7 +160,7 @@ class BatchReader:
             return None
         if run.kind == ObjectKind.PARQUET:
             return await self._latest_by_halves(run, from_offset)
-        latest: FoundRecord | None = None
+        latest: OffsetAndTimestamp | None = None
         for start, batch in _stored_from(run, from_offset):
             if latest is None or batch.max_timestamp > latest.timestamp:
                 data = await self._mixed.batch_at(run, start, batch.length)
@@ -168,10 +168,10 @@ class BatchReader:
                     if record.offset >= from_offset and (
                         latest is None or record.timestamp > latest.timestamp
                     ):
-                        latest = FoundRecord(record.offset, record.timestamp)
+                        latest = OffsetAndTimestamp(record.offset, record.timestamp)
         return latest
 
-    async def _latest_by_halves(self, run: Run, from_offset: int) -> FoundRecord | None:
+    async def _latest_by_halves(self, run: Run, from_offset: int) -> OffsetAndTimestamp | None:
         """`find_latest` for a Parquet run: bisect the timestamp with at most 63 look-ups through the run's index."""
         latest, low, high = None, 0, run.max_timestamp + 1
         while low < high:

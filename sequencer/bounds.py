@@ -36,7 +36,7 @@ MAX_EDGES = 20_000
 """Limit of acknowledged and skipped ranges in a share request."""
 
 
-class PageRoom:
+class PageBudget:
     """The space left in a page, in entries and encoded bytes. The first entry always fits."""
 
     def __init__(self, entries: int = MAX_PAGE) -> None:
@@ -96,7 +96,7 @@ def sums_of(numbers: Iterable[int], first: int = 0) -> array[int]:
     return array("q", accumulate(numbers, initial=first))
 
 
-class AnswerRoom:
+class AnswerBudget:
     """The space left in an answer with runs: bytes of the log, limited by the caller, and the answer's own limits.
 
     The first run always fits, so that a caller that repeats its request makes progress.

@@ -100,7 +100,7 @@ class SequencerMethods(Sequencer):
         raise NotImplementedError
 
 
-class CalledSequencer(SequencerMethods):
+class FunctionSequencer(SequencerMethods):
     """The interface over a function. Closing it does nothing."""
 
     def __init__(self, call: Call) -> None:

@@ -41,7 +41,7 @@ class SequencerObserver(Protocol):
         ...
 
 
-class Unobserved:
+class NullObserver:
     """An observer that ignores all events."""
 
     def queue_changed(self, requests: int) -> None: ...

@@ -29,8 +29,8 @@ from sequencer.client import SequencerClient
 from sequencer.collector import collect
 from sequencer.engine.committer import Committer
 from sequencer.engine.follower import Follower
-from sequencer.methods import AS_NEWEST, AS_SEEN, METHODS, CalledSequencer, Method, NotCommitter
-from sequencer.observer import SequencerObserver, Unobserved
+from sequencer.methods import AS_NEWEST, AS_SEEN, METHODS, FunctionSequencer, Method, NotCommitter
+from sequencer.observer import NullObserver, SequencerObserver
 from sequencer.reading.journal import JournalGap
 from sequencer.rpc_handler import RpcHandler
 from sequencer.rules.topics import ValidateConfig, accept_any_config
@@ -120,7 +120,7 @@ class SequencerServer:
     ) -> None:
         self._store = store
         self._reads = reads or store
-        self._observer = observer or Unobserved()
+        self._observer = observer or NullObserver()
         self._clock = clock
         self._entropy = entropy
         self._settings = settings or ServerSettings()
@@ -150,7 +150,7 @@ class SequencerServer:
         self._committer = ""
         self._no_committer = ""
         self._forwarder: tuple[str, SequencerClient] | None = None
-        self._routed = CalledSequencer(self._call_or_forward)
+        self._routed = FunctionSequencer(self._call_or_forward)
         self._handler = RpcHandler(
             self._call_here, forward=self._call_or_forward, read=self._read, number=self._number
         )

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 from agent.gateway.errors import HttpRefusal
 from agent.gateway.settings import GatewaySettings
+from tailrace.rpc.exposure import is_loopback
 from tailrace.rpc.link import split_address
-from tailrace.rpc.openness import is_loopback
 
 LOCAL = "localhost"
 _HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:/@\s]+))(?::[0-9]*)?")

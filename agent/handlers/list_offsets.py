@@ -17,7 +17,7 @@ import msgspec
 
 from agent.errors import EXPECTED, PARTITION_CODES, code_of
 from agent.services import RequestContext, Services
-from cache.reader import FoundRecord
+from cache.reader import OffsetAndTimestamp
 from sequencer.api.reads import (
     EpochQuery,
     EpochRequest,
@@ -184,14 +184,16 @@ async def _look_into_run(
         row.leader_epoch = result.leader_epoch
 
 
-async def _found(services: Services, query: OffsetQuery, result: OffsetResult) -> FoundRecord | None:
+async def _found(services: Services, query: OffsetQuery, result: OffsetResult) -> OffsetAndTimestamp | None:
     """Return the record that a look-up by time finds, or None."""
     if query.timestamp == OffsetSpec.MAX_TIMESTAMP:
         return await _of_largest_timestamp(services, query, result)
     return await _first_reaching(services, query, result)
 
 
-async def _first_reaching(services: Services, query: OffsetQuery, result: OffsetResult) -> FoundRecord | None:
+async def _first_reaching(
+    services: Services, query: OffsetQuery, result: OffsetResult
+) -> OffsetAndTimestamp | None:
     """Return the first record at or after a time. Producers write the timestamps in headers, so they may be wrong: if a
     run has no such record, read the next run whose header claims one. After RUNS_LOOKED_INTO runs, return the start of
     the next such run: at worst that is too early, so a consumer that reads from there misses nothing."""
@@ -203,12 +205,12 @@ async def _first_reaching(services: Services, query: OffsetQuery, result: Offset
         if record is not None:
             return record
         run = await _named_behind(services, query, run)
-    return None if run is None else FoundRecord(run.base_offset, query.timestamp)
+    return None if run is None else OffsetAndTimestamp(run.base_offset, query.timestamp)
 
 
 async def _of_largest_timestamp(
     services: Services, query: OffsetQuery, result: OffsetResult
-) -> FoundRecord | None:
+) -> OffsetAndTimestamp | None:
     """Return the first record of the largest timestamp. Runs are read in the order of their headers' largest timestamps
     until no other run claims a later record. Producers write these headers, so they may be wrong; if they are right,
     one run is read. The record that a header refers to may also lie below the log start; then only the rest of the run
@@ -216,7 +218,7 @@ async def _of_largest_timestamp(
     InvalidBatch if they have none."""
     assert result.run is not None, "only runs are looked into"
     log_start = result.log_start_offset
-    best: FoundRecord | None = None
+    best: OffsetAndTimestamp | None = None
     parts = [_Part(result.run, log_start, query.end_offset)]
     for _ in range(RUNS_LOOKED_INTO):
         part = min(parts, key=_order)
@@ -273,7 +275,7 @@ async def _named_behind(services: Services, query: OffsetQuery, run: Run) -> Run
     return following.run
 
 
-def _later(first: FoundRecord | None, second: FoundRecord | None) -> FoundRecord | None:
+def _later(first: OffsetAndTimestamp | None, second: OffsetAndTimestamp | None) -> OffsetAndTimestamp | None:
     """Return the record with the larger timestamp; if they are equal, the first in the log."""
     if first is None or second is None:
         return first or second

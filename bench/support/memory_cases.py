@@ -46,7 +46,7 @@ from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTop
 from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.object_store.open import open_store
-from tailrace.rpc.opened_security import OpenedSecurity, SecurityFiles
+from tailrace.rpc.loaded_security import LoadedSecurity, SecurityFiles
 from tailrace_cli.connections.kafka_client import KafkaClient
 from tailrace_cli.demo.ports import free_port
 from tailrace_cli.running.data_folder import SECRET
@@ -376,7 +376,7 @@ class Compacted:
 async def compact(server: Server, most_seconds: float) -> Compacted:
     """Run a compactor with default settings until nothing is left, for at most `most_seconds`."""
     clock, entropy, settings = SystemClock(), SystemEntropy(), CompactionSettings()
-    security = OpenedSecurity(SecurityFiles(secret_file=server.data / SECRET)).rpc
+    security = LoadedSecurity(SecurityFiles(secret_file=server.data / SECRET)).rpc
     sequencer = SequencerClient([server.rpc], clock=clock, entropy=entropy, security=security)
     done = Compacted()
     with suppress(TimeoutError):

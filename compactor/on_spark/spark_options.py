@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tailrace.rpc.opened_security import SecurityFiles
-from tailrace.rpc.openness import check_rpc_is_closed
+from tailrace.rpc.exposure import check_rpc_not_exposed
+from tailrace.rpc.loaded_security import SecurityFiles
 
 SECURITY = (
     "rpc_secret", "rpc_secret_file", "rpc_cert_file", "rpc_key_file", "rpc_ca_file", "rpc_name",
@@ -62,7 +62,7 @@ def security_files(given: Mapping[str, str], sequencers: Sequence[str]) -> Secur
         authorities=path("rpc_ca_file"),
         peer_name=given.get("rpc_name", ""),
     )
-    check_rpc_is_closed(listen=None, sequencers=sequencers, is_closed=files.is_closed)
+    check_rpc_not_exposed(listen=None, sequencers=sequencers, is_closed=files.is_closed)
     return files
 
 

@@ -17,7 +17,7 @@ from compactor.on_spark.spark_options import (
     security_files,
 )
 from tailrace.batches.record_batch import Compression
-from tailrace.rpc.opened_security import SecurityFiles
+from tailrace.rpc.loaded_security import SecurityFiles
 
 OBJECT_BYTES = 64 << 20
 MOST_OBJECT_BYTES = 512 << 20

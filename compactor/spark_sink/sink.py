@@ -30,7 +30,7 @@ from sequencer.api.interface import Sequencer
 from sequencer.client import SequencerClient
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.open import open_store
-from tailrace.rpc.opened_security import OpenedSecurity
+from tailrace.rpc.loaded_security import LoadedSecurity
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ async def _sequencer(options: SinkOptions, patience_s: float = 30.0) -> AsyncIte
         options.sequencers,
         clock=SystemClock(),
         entropy=SystemEntropy(),
-        security=OpenedSecurity(options.security).rpc,
+        security=LoadedSecurity(options.security).rpc,
         patience_s=patience_s,
     )
     try:

@@ -21,7 +21,7 @@ from compactor.on_spark.spark_options import (
 )
 from compactor.spark_source.columns import COLUMNS, KAFKA_COLUMNS
 from tailrace.limits import INT64_MAX
-from tailrace.rpc.opened_security import SecurityFiles
+from tailrace.rpc.loaded_security import SecurityFiles
 
 EARLIEST, LATEST = "earliest", "latest"
 EARLIEST_OFFSET, LATEST_OFFSET = -2, -1

@@ -43,7 +43,7 @@ from compactor.spark_source.positions import (
 from compactor.spark_source.pushdown import Limits, push
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.open import open_store
-from tailrace.rpc.opened_security import OpenedSecurity
+from tailrace.rpc.loaded_security import LoadedSecurity
 
 T = TypeVar("T")
 
@@ -116,7 +116,7 @@ async def _opened(options: SourceOptions, limits: Limits) -> AsyncIterator[tuple
     index = open_index(
         options.sequencers,
         options.database,
-        security=OpenedSecurity(options.security).rpc,
+        security=LoadedSecurity(options.security).rpc,
         clock=clock,
         entropy=SystemEntropy(),
     )

@@ -25,13 +25,13 @@ from sequencer.engine.expiry import Expiry
 from sequencer.engine.follower import Follower
 from sequencer.engine.group_commit import GroupCommit
 from sequencer.engine.group_deletion import GroupDeletions, delete_positions_first
-from sequencer.engine.requests import DECISIONS, QUERIES, Context, Decision, Query, Waits
-from sequencer.engine.silence import SilenceLog
+from sequencer.engine.requests import DECISIONS, QUERIES, CheckpointWait, Context, Decision, Query
+from sequencer.engine.silent_agents import SilentAgentsLog
 from sequencer.engine.term import Term
 from sequencer.methods import METHODS, Method, SequencerMethods
-from sequencer.observer import SequencerObserver, Unobserved, timed, timed_reads
+from sequencer.observer import NullObserver, SequencerObserver, timed, timed_reads
 from sequencer.reading.journal import NUMBER, Journal
-from sequencer.reading.view import View
+from sequencer.reading.view import CommitterView
 from sequencer.rules import leases, topics
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import Identity, RowStore
@@ -76,7 +76,7 @@ class Committer(SequencerMethods):
         self._store = store
         self._keeps_journal = keeps_journal
         self._follower = follower
-        self._observer = observer or Unobserved()
+        self._observer = observer or NullObserver()
         self._clock = clock
         self._entropy = entropy
         self._settings = settings or SequencerSettings()
@@ -91,7 +91,7 @@ class Committer(SequencerMethods):
         self._keeping: list[asyncio.Task[None]] = []
         self._is_closed = False
         timed_store = timed_reads(reads or store, self._observer, clock)
-        self._view = View(
+        self._view = CommitterView(
             timed_store, clock, self._settings, checkpointer=checkpointer, catch_up=self._catch_up
         )
         self._group_commit = GroupCommit(
@@ -111,7 +111,7 @@ class Committer(SequencerMethods):
             settings=self._settings,
             validate_config=validate_config,
             slack_ms=lambda: leases.slack_ms(self._term.round_trip_s),
-            silence=SilenceLog(clock),
+            silence=SilentAgentsLog(clock),
         )
         self._deletions = GroupDeletions()
         self._expiry = Expiry(self._context, self._group_commit, self.ensure_ready)
@@ -141,7 +141,9 @@ class Committer(SequencerMethods):
         try:
             answer = await self._decided(decision, request)
         except TopicExists:
-            await self._wait_checkpointed(Waits.SAVED)  # this may be a retry of the request that created it
+            await self._wait_checkpointed(
+                CheckpointWait.SAVED
+            )  # this may be a retry of the request that created it
             raise
         if not getattr(request, "validate_only", False):
             await self._wait_checkpointed(decision.waits)
@@ -176,11 +178,11 @@ class Committer(SequencerMethods):
     async def _apply_retention(self, request: Empty) -> RetentionSummary:
         return await self._expiry.apply_retention()
 
-    async def _wait_checkpointed(self, waits: Waits) -> None:
+    async def _wait_checkpointed(self, waits: CheckpointWait) -> None:
         """Wait until a checkpoint in the bucket contains the change. Raises SequencerUnavailable."""
-        if self._checkpointer is None or waits is Waits.NOT:
+        if self._checkpointer is None or waits is CheckpointWait.NOT:
             return
-        if waits is Waits.SAVED:
+        if waits is CheckpointWait.SAVED:
             await self._checkpointer.saved()
         else:
             await self._checkpointer.recoverable()
@@ -353,7 +355,7 @@ class Committer(SequencerMethods):
 
     def give_back(self) -> HotState | None:
         """Return the state at the end of the term, for a follower; None if it was never loaded. The committer keeps
-        nothing of it, so the garbage collector may skip the committer (tailrace.loaded)."""
+        nothing of it, so the garbage collector may skip the committer (tailrace.gc_freeze)."""
         state = self._view.state.moved()
         state.unwatch()
         return state if self._view.journal is not None else None

@@ -15,11 +15,11 @@ from sequencer.api.agents import AgentRef
 from sequencer.api.retention import RetentionSummary
 from sequencer.engine.group_commit import ROWS_OF_A_GROUP, GroupCommit
 from sequencer.engine.requests import Context
+from sequencer.reading.maintenance import Maintenance
 from sequencer.reading.positions import pages_of, small_together
-from sequencer.reading.upkeep import Upkeep
-from sequencer.rules import deleted_topics, groups, kept, leases, repeats, retention, transactions
+from sequencer.rules import deleted_topics, groups, leases, repeats, retention, time_to_live, transactions
 from sequencer.rules.positions import forget_positions, over_ms
-from sequencer.store.needed import rows_needed
+from sequencer.store.required_rows import rows_needed
 from sequencer.store.rows import (
     AgentRow,
     GroupOffsetRow,
@@ -113,14 +113,14 @@ class Expiry:
             yield from repeats.forget_surplus(draft, settings)
 
         await self._group_commit.decide("apply_retention", expire)
-        await self._upkeep.fill()
+        await self._maintenance.fill()
         removed.offsets = await self._expire_groups()
-        for kind in self._upkeep.kept:
+        for kind in self._maintenance.lifetimes:
             await self._forget_unused(kind)
         removed.producers = await self._forget_producers()
         while True:
             plan = await retention.plan_retention(
-                self._context.state, self._context.reads, settings, self._upkeep.partitions
+                self._context.state, self._context.reads, settings, self._maintenance.partitions
             )
             runs = await self._remove_runs(plan.removable, removed)
             moved = await self._move_log_starts(plan.due)
@@ -139,24 +139,24 @@ class Expiry:
         )
 
     @property
-    def _upkeep(self) -> Upkeep:
-        """The upkeep of the state that is shown; a reload replaces it."""
-        return self._context.view.upkeep
+    def _maintenance(self) -> Maintenance:
+        """The maintenance of the state that is shown; a reload replaces it."""
+        return self._context.view.maintenance
 
     async def _remove_deleted_topics(self) -> None:
         """Remove the rows of deleted topics, some at a time; remove a partition's row when it has no runs left."""
-        upkeep, state = self._upkeep, self._context.state
-        if not upkeep.may_have_deleted_topics:
+        maintenance, state = self._maintenance, self._context.state
+        if not maintenance.may_have_deleted_topics:
             return
-        upkeep.may_have_deleted_topics = False
+        maintenance.may_have_deleted_topics = False
         try:
             gone = await deleted_topics.deleted_topics(state)
         except asyncio.CancelledError:
-            upkeep.may_have_deleted_topics = True
+            maintenance.may_have_deleted_topics = True
             raise
         if not gone:
             return
-        upkeep.may_have_deleted_topics = True  # until a later call finds nothing
+        maintenance.may_have_deleted_topics = True  # until a later call finds nothing
         await self._remove_rows(await deleted_topics.rows_of(state, gone))
         for topic_id in gone:
             for looked_up in (deleted_topics.producers_of, deleted_topics.positions_of):
@@ -203,50 +203,52 @@ class Expiry:
         reads the same number from the database, so producers that expired (after a week) are found within some
         hours."""
         producers, store, step = (
-            kept.kept_producers(self._settings),
+            time_to_live.producer_lifetime(self._settings),
             self._context.reads,
             self._settings.removal_step,
         )
         now_ms = await self._context.store.now_ms()
         forgotten = 0
         for _ in range(PRODUCER_PAGES):
-            page = await store.rows_after(ProducerRow, self._upkeep.last_producer, PRODUCERS_OF_A_PAGE)
+            page = await store.rows_after(ProducerRow, self._maintenance.last_producer, PRODUCERS_OF_A_PAGE)
             over = [row.key for row in page if producers.until_ms(row) <= now_ms]
             for first in range(0, len(over), step):
                 keys = over[first : first + step]
-                forget = partial(kept.forget, kind=ProducerRow, keys=keys, kept=producers)
+                forget = partial(time_to_live.forget, kind=ProducerRow, keys=keys, lifetime=producers)
                 forgotten += await self._group_commit.decide(
                     "apply_retention", forget, needs=rows_needed(ProducerRow, keys)
                 )
-            self._upkeep.last_producer = page[-1].key if len(page) == PRODUCERS_OF_A_PAGE else None
-            if self._upkeep.last_producer is None:
+            self._maintenance.last_producer = page[-1].key if len(page) == PRODUCERS_OF_A_PAGE else None
+            if self._maintenance.last_producer is None:
                 break
         return forgotten
 
     async def _forget_unused(self, kind: type[Row]) -> None:
         """Forget rows that are no longer kept, some at a time."""
-        step, upkeep = self._settings.removal_step, self._upkeep
+        step, maintenance = self._settings.removal_step, self._maintenance
         now_ms = await self._context.store.now_ms()
         turns = Turns(ROWS_IN_A_TURN)
         looked = 0
         while looked < MOST_LOOKED_AT:
-            keys, taken = upkeep.take_unused(kind, now_ms, step)
+            keys, taken = maintenance.take_unused(kind, now_ms, step)
             looked += taken
             if not taken:
                 break
             if keys:
-                forget = partial(kept.forget, kind=kind, keys=keys, kept=upkeep.kept[kind])
+                forget = partial(
+                    time_to_live.forget, kind=kind, keys=keys, lifetime=maintenance.lifetimes[kind]
+                )
                 try:
                     await self._group_commit.decide("apply_retention", forget)
                 finally:
-                    upkeep.put_back_unused(kind, keys, now_ms)
+                    maintenance.put_back_unused(kind, keys, now_ms)
             await turns.did(taken)
 
     async def _expire_groups(self) -> int:
         """Expire groups and their positions, some at a time. Return how many positions and share partitions were
         forgotten."""
         state, now_ms = self._context.state, await self._context.store.now_ms()
-        due = await self._upkeep.groups.take(state, now_ms)
+        due = await self._maintenance.groups.take(state, now_ms)
         with_positions = [row async for row in _known(state, due) if row.positions and not row.members]
         forgotten = await self._forget_positions(with_positions)
         left = [
@@ -269,7 +271,7 @@ class Expiry:
     async def _forget_positions(self, rows: list[GroupRow]) -> int:
         """Forget the expired positions of groups without members; return how many. One call examines some of the
         groups, the next call others: an examined group is not due again until one of its positions may have expired."""
-        watch, turns = self._upkeep.groups, Turns(ROWS_IN_A_TURN)
+        watch, turns = self._maintenance.groups, Turns(ROWS_IN_A_TURN)
         forgotten = looked_at = 0
         for some in small_together(rows, POSITIONS_AT_ONCE):
             if looked_at >= MOST_POSITIONS:

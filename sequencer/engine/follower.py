@@ -28,7 +28,7 @@ from sequencer.engine.requests import QUERIES, QueryContext
 from sequencer.methods import AS_NEWEST, Method
 from sequencer.reading.journal import NUMBER, JournalGap, changes_of, continuing, newest_number
 from sequencer.reading.recent_runs import RecentRuns
-from sequencer.reading.view import Shown
+from sequencer.reading.view import ReadView
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import Changes, RowStore
 from sequencer.store.state import HotState
@@ -46,7 +46,7 @@ PATIENCE_S = 0.5
 """How long a query waits for the journal before it is forwarded to the committer."""
 
 
-class Behind(SequencerUnavailable):
+class FollowerBehind(SequencerUnavailable):
     """The copy is older than the query requires."""
 
 
@@ -71,7 +71,7 @@ class Follower:
         self._pause_s = pause_s
         self._settings = settings or SequencerSettings()
         self._given = state
-        self._shown: Shown | None = None
+        self._shown: ReadView | None = None
         self._lock = asyncio.Lock()
         self._begun = self._ended = 0
         self._loads_from: int | None = None
@@ -92,25 +92,26 @@ class Follower:
     async def answer(self, method: Method, request: Value, seen: int) -> Value:
         """Answer a query at journal number `seen` or later.
 
-        Raises SequencerUnavailable (Behind, or what the database raises) and JournalGap: call the committer instead.
+        Raises SequencerUnavailable (FollowerBehind, or what the database raises) and JournalGap: call the committer
+        instead.
         """
         if method.name in AS_NEWEST or self.number < seen:
             await self._catch_up_in_time()
         shown = self._shown
         if shown is None or self.number < seen:
-            raise Behind(f"this server's copy is as of {self.number}, and {seen} was seen")
+            raise FollowerBehind(f"this server's copy is as of {self.number}, and {seen} was seen")
         answer = QUERIES[method.name].answer(request, QueryContext(shown, self._store, self._settings))
         if not isinstance(answer, Value):
             answer = await answer
         if self._shown is not shown:
-            raise Behind("this server's copy was replaced meanwhile")
+            raise FollowerBehind("this server's copy was replaced meanwhile")
         return cast("Value", answer)
 
     async def _catch_up_in_time(self) -> None:
         caught_up = asyncio.ensure_future(self.catch_up())
         try:
             if not await wait_for(self._clock, caught_up, PATIENCE_S):
-                raise Behind("the journal was not read in time")
+                raise FollowerBehind("the journal was not read in time")
             await caught_up
         finally:
             caught_up.cancel()
@@ -162,7 +163,7 @@ class Follower:
 
     def drop(self) -> None:
         """Drop the copy after `run` has ended, so that the garbage collector may skip this follower
-        (tailrace.loaded)."""
+        (tailrace.gc_freeze)."""
         self._shown = self._given = None
 
     async def load(self) -> None:
@@ -179,7 +180,7 @@ class Follower:
             state = await self._loaded()
             if await self._store.identity() != identity:
                 raise SequencerUnavailable("the database was replaced while it was loaded")
-        self._shown = Shown(
+        self._shown = ReadView(
             self._store,
             state,
             identity,
@@ -204,9 +205,9 @@ class Follower:
         try:
             await self.catch_up()
         except JournalGap as error:
-            raise Behind(str(error)) from error
+            raise FollowerBehind(str(error)) from error
 
-    def _apply(self, shown: Shown, changes: Changes) -> None:
+    def _apply(self, shown: ReadView, changes: Changes) -> None:
         try:
             shown.state.apply(changes)
             shown.topics.apply(changes)
@@ -217,7 +218,7 @@ class Follower:
     async def _read(self) -> None:
         shown = self._shown
         if shown is None:
-            raise Behind("this server has no copy of the rows")
+            raise FollowerBehind("this server has no copy of the rows")
         try:
             turns = Turns(DECODED_IN_A_TURN)
             while True:

@@ -40,13 +40,13 @@ from sequencer.api.errors import (
     SessionClosed,
 )
 from sequencer.api.values import Value
-from sequencer.engine.look_ups import LookUps, Sought
+from sequencer.engine.row_lookup import LookupKeys, RowLookup
 from sequencer.engine.term import Term
 from sequencer.observer import SequencerObserver, timed
-from sequencer.reading.view import View
+from sequencer.reading.view import CommitterView
 from sequencer.rules import repeats, upload_sessions
 from sequencer.settings import SequencerSettings
-from sequencer.store.needed import Needed, Needs
+from sequencer.store.required_rows import Needs, RequiredRows
 from sequencer.store.rows import ProducerRow, RowStore, SessionRow
 from sequencer.store.state import Draft
 from tailrace.clock import Clock, wait_for
@@ -71,7 +71,7 @@ ROWS_OF_A_GROUP = 4_000
 rows than this."""
 BATCHES_CHECKED_IN_A_TURN = 10_000
 JOURNALED_IN_A_TURN = 4_000
-_NOTHING = Needed()
+_NOTHING = RequiredRows()
 
 
 @dataclass(slots=True, eq=False)
@@ -143,7 +143,7 @@ class GroupCommit:
 
     def __init__(
         self,
-        view: View,
+        view: CommitterView,
         store: RowStore,
         clock: Clock,
         *,
@@ -156,7 +156,7 @@ class GroupCommit:
         self._clock = clock
         self._settings = settings
         self._observer = observer
-        self._look_ups = LookUps(view, store, clock, observer)
+        self._look_ups = RowLookup(view, store, clock, observer)
         self._ensure_ready = ensure_ready
         self._term: Term | None = None
         self._queue: deque[_Queued] = deque()
@@ -413,11 +413,11 @@ class GroupCommit:
         await looked_up.note_in(draft, turns)
         return draft
 
-    async def _sought(self, group: list[_Queued], rest: list[_Queued], turns: Turns) -> Sought:
+    async def _sought(self, group: list[_Queued], rest: list[_Queued], turns: Turns) -> LookupKeys:
         """Return what the decisions may need and is not in memory. If the group would look up more than ROWS_OF_A_GROUP
         rows, move the request at which this happens and all after it from `group` to `rest`; the first request always
         stays."""
-        sought = Sought()
+        sought = LookupKeys()
         for number, request in enumerate(group):
             unknown = await self._look_ups.unknown(await self._needed(request, turns), turns)
             if number and sought.rows + unknown.rows > ROWS_OF_A_GROUP:
@@ -432,7 +432,7 @@ class GroupCommit:
         sought.objects = self._named_objects(commits + early)
         return sought
 
-    async def _needed(self, request: _Queued, turns: Turns) -> Needed:
+    async def _needed(self, request: _Queued, turns: Turns) -> RequiredRows:
         if request.commit is not None:
             return await _producers_needed(request.commit, turns)
         return _NOTHING if request.needs is None else request.needs(self._view.state)
@@ -601,8 +601,8 @@ class GroupCommit:
         return await in_turns(upload_sessions.apply_commit(draft, session, commit, self._settings), turns)
 
 
-async def _producers_needed(commit: CommitRequest, turns: Turns) -> Needed:
-    return Needed({ProducerRow: await in_turns(upload_sessions.producers_of(commit.runs), turns)})
+async def _producers_needed(commit: CommitRequest, turns: Turns) -> RequiredRows:
+    return RequiredRows({ProducerRow: await in_turns(upload_sessions.producers_of(commit.runs), turns)})
 
 
 def _fail(request: _Queued, error: BaseException) -> None:

@@ -21,7 +21,7 @@ from sequencer.engine.group_commit import GroupCommit
 from sequencer.engine.requests import Context
 from sequencer.reading.positions import pages_of
 from sequencer.rules import groups
-from sequencer.store.needed import rows_needed
+from sequencer.store.required_rows import rows_needed
 from sequencer.store.rows import GroupOffsetRow, GroupRow
 
 POSITIONS_AT_ONCE = 5_000
@@ -31,7 +31,7 @@ DELETIONS_OF_A_GROUP = 8
 
 
 @dataclass(slots=True)
-class _Line:
+class _GroupDeletion:
     """The deletions of one group, including those that wait."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -42,7 +42,7 @@ class GroupDeletions:
     """The deletions in progress at this committer."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[str, _GroupDeletion] = {}
 
     @asynccontextmanager
     async def turn(self, group_id: str) -> AsyncIterator[None]:
@@ -50,7 +50,7 @@ class GroupDeletions:
 
         Requests that a cancelled deletion has queued are decided before those of the next one.
         """
-        line = self._lines.setdefault(group_id, _Line())
+        line = self._lines.setdefault(group_id, _GroupDeletion())
         if line.length == DELETIONS_OF_A_GROUP:
             raise SequencerOverloaded(f"{line.length} deletions of group {group_id!r} are under way")
         line.length += 1

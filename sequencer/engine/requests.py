@@ -28,10 +28,10 @@ from sequencer.api.topics import AlterConfig, BrokerConfigsRequest, Configs, Con
 from sequencer.api.transactions import CurrentTransactionsAnswer, CurrentTransactionsRequest
 from sequencer.api.values import Empty, Value
 from sequencer.bounds import MAX_PAGE
-from sequencer.engine.silence import SilenceLog
+from sequencer.engine.silent_agents import SilentAgentsLog
 from sequencer.reading.live_files import live_files
 from sequencer.reading.queries import Reader
-from sequencer.reading.view import Shown, View
+from sequencer.reading.view import CommitterView, ReadView
 from sequencer.rules import (
     access,
     cleaning,
@@ -50,7 +50,7 @@ from sequencer.rules import (
 )
 from sequencer.rules.topics import ValidateConfig
 from sequencer.settings import SequencerSettings
-from sequencer.store.needed import Needed, Needs, positions_needed
+from sequencer.store.required_rows import Needs, RequiredRows, positions_needed
 from sequencer.store.rows import AgentRow, BrokerConfigRow, ObjectRow, RowStore
 from sequencer.store.state import PRODUCER_ID, Draft, HotState
 from tailrace.clock import Clock, Entropy
@@ -69,7 +69,7 @@ class QueryContext:
     """What a query uses besides the request, on a committer or a follower. `reads` is the store over separate
     connections."""
 
-    view: Shown
+    view: ReadView
     reads: RowStore
     settings: SequencerSettings
 
@@ -89,13 +89,13 @@ class Context(QueryContext):
     """What a committer's decisions and queries use besides the request. `slack_ms` returns how much longer leases last
     because the database is slow."""
 
-    view: View
+    view: CommitterView
     store: RowStore
     clock: Clock
     entropy: Entropy
     validate_config: ValidateConfig
     slack_ms: Callable[[], int]
-    silence: SilenceLog
+    silence: SilentAgentsLog
 
     def has_left(self, agent: AgentRef) -> bool:
         """Whether a suspected agent has been silent for so long that its lease may be ended."""
@@ -117,7 +117,7 @@ class Context(QueryContext):
         )
 
 
-class Waits(enum.Enum):
+class CheckpointWait(enum.Enum):
     """What a checkpoint must contain of a change before it is answered; see `sequencer.checkpoint.checkpointer`."""
 
     NOT = "nothing"
@@ -139,8 +139,8 @@ class Decision:
     decide: Callable[[Draft, Any, Context], Any]
     request_id: Callable[[Any], UUID | None]
     is_alone: bool = False
-    waits: Waits = Waits.NOT
-    needs: Callable[[HotState, Any], Needed] | None = None
+    waits: CheckpointWait = CheckpointWait.NOT
+    needs: Callable[[HotState, Any], RequiredRows] | None = None
 
     def needs_of(self, request: Any) -> Needs | None:
         """Return `needs` bound to this request."""
@@ -168,8 +168,8 @@ def _decides(
     decide: Callable[[Draft, R, Context], A | Steps[A]],
     *,
     request_id: Callable[[R], UUID | None] = _request_id,
-    waits: Waits = Waits.NOT,
-    needs: Callable[[HotState, R], Needed] | None = None,
+    waits: CheckpointWait = CheckpointWait.NOT,
+    needs: Callable[[HotState, R], RequiredRows] | None = None,
 ) -> Decision:
     return Decision(method.__name__, decide, request_id, waits=waits, needs=needs)
 
@@ -178,7 +178,7 @@ def _decides_alone(
     method: Declared[R, A],
     decide: Callable[[Draft, R, Context], Awaitable[A]],
     *,
-    waits: Waits = Waits.NOT,
+    waits: CheckpointWait = CheckpointWait.NOT,
 ) -> Decision:
     return Decision(method.__name__, decide, _request_id, is_alone=True, waits=waits)
 
@@ -344,7 +344,7 @@ DECISIONS: dict[str, Decision] = _by_name(
             lambda draft, request, context: writes.commit_write(
                 draft, context.store, request, context.settings
             ),
-            waits=Waits.RECOVERABLE,
+            waits=CheckpointWait.RECOVERABLE,
         ),
         # Agents and the ring.
         _decides(Sequencer.register_agent, _register_agent),
@@ -366,13 +366,13 @@ DECISIONS: dict[str, Decision] = _by_name(
                 validate=context.validate_config,
                 settings=context.settings,
             ),
-            waits=Waits.SAVED,
+            waits=CheckpointWait.SAVED,
         ),
         _decides(Sequencer.delete_topic, lambda draft, request, _: topics.delete_topic(draft, request)),
         _decides(
             Sequencer.create_partitions,
             lambda draft, request, context: topics.create_partitions(draft, request, context.settings),
-            waits=Waits.SAVED,
+            waits=CheckpointWait.SAVED,
         ),
         _decides(Sequencer.alter_config, _alter_config),
         # Users and access control lists.
@@ -416,7 +416,7 @@ DECISIONS: dict[str, Decision] = _by_name(
         _decides(
             Sequencer.delete_group,
             lambda draft, request, _: groups.delete_group(draft, request),
-            needs=lambda state, request: Needed(groups=[request.group_id]),
+            needs=lambda state, request: RequiredRows(groups=[request.group_id]),
         ),
         _decides(
             Sequencer.commit_offsets,

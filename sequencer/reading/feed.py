@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from sequencer.api.errors import SequencerOverloaded
 from sequencer.api.reads import FeedAnswer, FeedRequest, PartitionUpdate, Run
-from sequencer.bounds import MAX_PAGE, AnswerRoom
+from sequencer.bounds import MAX_PAGE, AnswerBudget
 from sequencer.store.state import COMMIT_NUMBER, HotState
 from tailrace.clock import Clock, wait_for
 from tailrace.ids import TopicPartition
@@ -114,16 +114,16 @@ class CommitFeed:
             return FeedAnswer(self._newest, True, [])
         wanted = {TopicPartition(*partition) for partition in request.partitions}
         gathered: dict[TopicPartition, list[Run]] = {}
-        last_number, room = request.after, AnswerRoom()
+        last_number, budget = request.after, AnswerBudget()
         for index in range(len(self._commits) - (self._newest - request.after), len(self._commits)):
-            if room.is_full or len(gathered) > MAX_PAGE:
+            if budget.is_full or len(gathered) > MAX_PAGE:
                 break
             commit = self._commits[index]
             for partition, runs in commit.runs.items():
                 if not wanted or partition in wanted:
                     gathered_runs = gathered.setdefault(partition, [])
                     if request.wants_runs:
-                        gathered_runs.extend(room.take_all(runs))
+                        gathered_runs.extend(budget.take_all(runs))
             last_number = commit.number
         updates = [self._update_of(partition, runs) for partition, runs in gathered.items()]
         return FeedAnswer(last_number, False, [update for update in updates if update is not None])

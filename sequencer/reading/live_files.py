@@ -13,7 +13,7 @@ from sequencer.store.rows import RowStore, TopicRow
 from sequencer.store.state import HotState
 
 PARTITIONS_A_PAGE = 500
-"""Limit of partitions in a page; their runs share the room of one `find_batches` answer."""
+"""Limit of partitions in a page; their runs share the size limit of one `find_batches` answer."""
 _ALL = 1 << 62
 
 

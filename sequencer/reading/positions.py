@@ -17,7 +17,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from sequencer.api.groups import FetchOffsets, Lag, Lags, LagsRequest, OffsetPosition, OffsetPositions
-from sequencer.bounds import MAX_PAGE, PageRoom, text_bytes
+from sequencer.bounds import MAX_PAGE, PageBudget, text_bytes
 from sequencer.rules.groups import groups_asked
 from sequencer.store.rows import (
     GroupOffsetRow,
@@ -75,13 +75,13 @@ class Positions:
             await turns.did()
         rows = await self._looked_up(state, group_id, keys)
         rows_of, known = {row.key[1:]: row for row in rows}, {key[1:] for key in keys}
-        room, positions = PageRoom(MAX_PAGE), list[OffsetPosition]()
+        budget, positions = PageBudget(MAX_PAGE), list[OffsetPosition]()
         for partition in partitions:
             is_live = partition in known and self._current().live_partition(*partition) is not None
             position = _position(
                 partition, rows_of.get(partition), has_pending=partition in pending, is_unknown=not is_live
             )
-            if not room.takes(64 + text_bytes(position.metadata)):
+            if not budget.takes(64 + text_bytes(position.metadata)):
                 break
             positions.append(position)
             await turns.did()
@@ -102,7 +102,7 @@ class Positions:
         group = state.get(GroupRow, request.group_id)
         if group is None or not group.positions:
             return OffsetPositions([])
-        room, positions = PageRoom(limit), list[OffsetPosition]()
+        budget, positions = PageBudget(limit), list[OffsetPosition]()
         last, at_once = request.after, max(limit, LEAST_AT_ONCE)
         while True:
             has_pending = request.group_id in self._current().pending_of
@@ -112,7 +112,7 @@ class Positions:
             async for row in Turns(ANSWERED_IN_A_TURN).over(rows):
                 partition = row.key[1:]
                 if self._current().live_partition(*partition) is not None:
-                    if not room.takes(64 + text_bytes(row.metadata)):
+                    if not budget.takes(64 + text_bytes(row.metadata)):
                         return OffsetPositions(positions, last)
                     positions.append(_position(partition, row, has_pending=row.key in pending))
                 last = partition
@@ -140,11 +140,11 @@ class Positions:
             return Lags([], following)
         rows, following = await self._page_of(groups, request.after, following)
         await self._settle()
-        room, entries, last = PageRoom(MAX_LAGS), list[Lag](), request.after
+        budget, entries, last = PageBudget(MAX_LAGS), list[Lag](), request.after
         async for row in Turns(ANSWERED_IN_A_TURN).over(rows):
             lag = _lag(self._current(), row)
             if lag is not None:
-                if not room.takes(40 + text_bytes(lag.group_id, lag.topic)):
+                if not budget.takes(40 + text_bytes(lag.group_id, lag.topic)):
                     return Lags(entries, last)
                 entries.append(lag)
             last = row.key

@@ -45,7 +45,7 @@ from sequencer.api.reads import (
     PartitionError,
     Run,
 )
-from sequencer.bounds import MAX_PAGE, AnswerRoom, SummedRuns
+from sequencer.bounds import MAX_PAGE, AnswerBudget, SummedRuns
 from sequencer.reading.recent_runs import RecentRuns
 from sequencer.rules.transactions import transaction_of
 from sequencer.store.rows import (
@@ -69,7 +69,7 @@ from sequencer.store.sums import statistics_of
 from tailrace.turns import Turns
 
 PARTITIONS_AT_ONCE = 32
-"""Partitions whose runs one query looks up. Each gets an equal share of the room in the answer."""
+"""Partitions whose runs one query looks up. Each gets an equal share of the budget in the answer."""
 LEAST_RUNS = 64
 LEAST_BYTES = 1 << 16
 """Least share of a partition, so that a large range is not read in tiny steps."""
@@ -131,7 +131,7 @@ class Reader:
         self._catch_up = catch_up
 
     async def find_batches(self, request: FindRequest) -> FindAnswer:
-        """Return the bounds of each partition, and the runs from the offset on for as many as there is room for."""
+        """Return the bounds of each partition, and the runs from the offset on for as many as fit."""
         is_caught_up = False
         for _ in range(_ATTEMPTS):
             number = self._current().counter(COMMIT_NUMBER)
@@ -156,22 +156,22 @@ class Reader:
 
     async def _look_up(self, look_ups: Sequence[_LookUp], max_bytes: int, turns: Turns) -> bool:
         """Look up runs, in order, until the answer is full. Return False if the log has changed meanwhile."""
-        room = AnswerRoom(max_bytes)
+        budget = AnswerBudget(max_bytes)
         for first in range(0, len(look_ups), PARTITIONS_AT_ONCE):
-            if room.is_full:
+            if budget.is_full:
                 break
-            if not await self._look_up_some(look_ups[first : first + PARTITIONS_AT_ONCE], room, turns):
+            if not await self._look_up_some(look_ups[first : first + PARTITIONS_AT_ONCE], budget, turns):
                 return False
         return True
 
-    async def _look_up_some(self, look_ups: Sequence[_LookUp], room: AnswerRoom, turns: Turns) -> bool:
+    async def _look_up_some(self, look_ups: Sequence[_LookUp], budget: AnswerBudget, turns: Turns) -> bool:
         # Aborted ranges are read before the runs: if a swap shortens them in between, it leaves a newer run.
         state = self._current()
         number = state.counter(COMMIT_NUMBER)
         for look_up in look_ups:
             requested = look_up.requested
             look_up.aborted = state.aborted_from(requested.topic_id, requested.partition, requested.offset)
-        runs = await self._runs_of(look_ups, room)
+        runs = await self._runs_of(look_ups, budget)
         for look_up, found in zip(look_ups, runs, strict=True):
             if look_up.aborted:
                 look_up.aborted = await _beginning_below(found.end_offset, look_up.aborted, turns)
@@ -183,7 +183,7 @@ class Reader:
             return False
         for look_up, found in zip(look_ups, runs, strict=True):
             aborted = [row.first_offset for row in look_up.aborted]
-            look_up.runs = room.take(found, look_up.requested.max_bytes, aborted)
+            look_up.runs = budget.take(found, look_up.requested.max_bytes, aborted)
             if look_up.is_in_memory and look_up.runs:
                 look_up.inner_bytes = found.lengths[max(len(look_up.runs) - 1, 1)] - found.lengths[1]
         in_store = (look_up.visible for look_up in look_ups if not look_up.is_in_memory)
@@ -193,8 +193,8 @@ class Reader:
             return False
         return True
 
-    async def _runs_of(self, look_ups: Sequence[_LookUp], room: AnswerRoom) -> list[SummedRuns]:
-        """Return the runs of each partition: from memory, or from the store with a fair share of the room."""
+    async def _runs_of(self, look_ups: Sequence[_LookUp], budget: AnswerBudget) -> list[SummedRuns]:
+        """Return the runs of each partition: from memory, or from the store with a fair share of the budget."""
         runs: list[SummedRuns] = []
         in_store: list[int] = []
         for index, look_up in enumerate(look_ups):
@@ -204,15 +204,15 @@ class Reader:
                 partition=requested.partition,
                 offset=requested.offset,
                 max_bytes=requested.max_bytes,
-                max_runs=room.runs,
+                max_runs=budget.runs,
             )
             look_up.is_in_memory = recent is not None
             runs.append(_NO_RUNS if recent is None else recent)
             if recent is None:
                 in_store.append(index)
         if in_store:
-            max_runs = max(LEAST_RUNS, min(1000, room.runs // len(in_store)))
-            share = max(LEAST_BYTES, room.log_bytes // len(in_store))
+            max_runs = max(LEAST_RUNS, min(1000, budget.runs // len(in_store)))
+            share = max(LEAST_BYTES, budget.log_bytes // len(in_store))
             partitions = [look_ups[index].requested for index in in_store]
             found = await self._store.runs_from_many(
                 [
@@ -233,7 +233,7 @@ class Reader:
     async def list_offsets(self, request: OffsetsRequest) -> OffsetsAnswer:
         """Return the offset, or the run to search, for each query."""
         number = self._current().counter(COMMIT_NUMBER)
-        room, turns = AnswerRoom(), Turns(ANSWERED_IN_A_TURN)
+        budget, turns = AnswerBudget(), Turns(ANSWERED_IN_A_TURN)
         results: list[OffsetResult] = []
         look_ups = 0
         work = _Scanned()
@@ -241,7 +241,7 @@ class Reader:
             len(results) < len(request.queries)
             and look_ups < MAX_LOOK_UPS
             and work.runs < MAX_SCANNED
-            and not room.is_full
+            and not budget.is_full
         ):
             some = request.queries[len(results) : len(results) + LOOK_UPS_AT_ONCE]
             at_bounds = [self._offset_at_bounds(query) for query in some]
@@ -255,7 +255,7 @@ class Reader:
                 result = known if known is not None else next(looked_up)
                 results.append(result)
                 if result.run is not None:
-                    room.take_all([result.run])
+                    budget.take_all([result.run])
             look_ups += len(by_time)
             await turns.did(len(some))
         return OffsetsAnswer(number, results)

@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable
 from sequencer.checkpoint.checkpointer import Checkpointer
 from sequencer.reading.feed import CommitFeed
 from sequencer.reading.journal import Journal
+from sequencer.reading.maintenance import Maintenance
 from sequencer.reading.positions import Positions
 from sequencer.reading.queries import Reader
 from sequencer.reading.recent_runs import RecentRuns
 from sequencer.reading.subscriptions import Subscriptions
 from sequencer.reading.topic_changes import TopicChanges
-from sequencer.reading.upkeep import Upkeep
 from sequencer.rules import leases
 from sequencer.rules.budgets import ClusterBudgets
 from sequencer.settings import SequencerSettings
@@ -30,7 +30,7 @@ QUEUED_IN_A_TURN = 20_000
 """Changes that are queued for subscribers in one turn of the event loop."""
 
 
-class Shown:
+class ReadView:
     """The rows that queries are answered from, and the data computed from them.
 
     `catch_up` returns when the state shows everything that was in the store when it was called. `settle`: see
@@ -58,7 +58,7 @@ class Shown:
         self.positions = Positions(reads, lambda: self.state, catch_up)
 
 
-class View(Shown):
+class CommitterView(ReadView):
     """The state of one committer. It is empty and stale until `replace`."""
 
     def __init__(
@@ -81,7 +81,7 @@ class View(Shown):
         self.heard = leases.LastHeard(clock.monotonic())
         self.budgets = ClusterBudgets(settings, clock.monotonic())
         self._settings = settings
-        self.upkeep = Upkeep(self.state, settings)
+        self.maintenance = Maintenance(self.state, settings)
         self.feed = CommitFeed(
             clock,
             max_commits=settings.max_feed_commits,
@@ -98,7 +98,7 @@ class View(Shown):
         self.state = loaded
         self.journal = journal
         self.topics = TopicChanges(loaded)
-        self.upkeep = Upkeep(loaded, self._settings)
+        self.maintenance = Maintenance(loaded, self._settings)
         self.heard = leases.LastHeard(self._clock.monotonic())
         self.budgets = ClusterBudgets(self._settings, self._clock.monotonic())
         self.is_stale = False
@@ -119,7 +119,7 @@ class View(Shown):
         if self.checkpointer is not None:
             self.checkpointer.written(draft.changes)
         self.topics.apply(draft.changes)
-        self.upkeep.note(draft.changes)
+        self.maintenance.note(draft.changes)
         self.recent.forget(replaced)
         number = state.counter(COMMIT_NUMBER)
         self.feed.publish(number, draft.published)

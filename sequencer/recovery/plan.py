@@ -66,7 +66,7 @@ from sequencer.store.state import (
     HotState,
     replace_row,
 )
-from sequencer.store.sums import SUMS, Moves
+from sequencer.store.sums import SUMS, SumDeltas
 from tailrace.batches.mixed_object import BatchCoordinates, Footer
 from tailrace.ids import NO_PRODUCER_ID
 from tailrace.turns import at_once
@@ -101,7 +101,7 @@ class PartitionReport(msgspec.Struct):
     records: int = 0
 
 
-class Resequenced(msgspec.Struct):
+class ResequencedCounts(msgspec.Struct):
     """What happened to the batches that were written after the checkpoint, in counts."""
 
     objects: int = 0
@@ -124,7 +124,7 @@ class RecoveryReport(msgspec.Struct):
     commit_number: int
     is_exact: bool
     certain: dict[str, int]
-    resequenced: Resequenced
+    resequenced: ResequencedCounts
     partitions: list[PartitionReport]
     aborted_transactions: list[str]
     made_up_topics: list[str]
@@ -192,7 +192,7 @@ class _Planner:
         self._waiting: list[_Waiting] = []
         self._live_runs: dict[UUID, int] = {}
         self._highest_producer = self._counter(PRODUCER_ID)
-        self._count = Resequenced()
+        self._count = ResequencedCounts()
         self._report = RecoveryReport(
             cluster_id=identity.cluster_id,
             incarnation=identity.incarnation,
@@ -598,15 +598,15 @@ class _Planner:
                 self._put(SmallObjectRow(topic_id, object_id, ended_ms, sizes[object_id]))
 
     def _settle_sums(self) -> None:
-        moves = Moves()
+        sum_deltas = SumDeltas()
         for run in self._rows.all(RunRow):
-            moves.runs(run.kind, 1, run.length)
+            sum_deltas.runs(run.kind, 1, run.length)
         for row in self._rows.all(ObjectRow):
-            moves.object(None, row)
+            sum_deltas.object(None, row)
         for row in self._rows.all(ProducerRow):
-            moves.producer(None, row)
+            sum_deltas.producer(None, row)
         for name in SUMS:
-            self._put(CounterRow(name=name, value=moves.by_name.get(name, 0)))
+            self._put(CounterRow(name=name, value=sum_deltas.by_name.get(name, 0)))
 
     def _abort_transactions(self) -> None:
         """Abort transactions without a known end, and fence every producer with a transactional id."""

@@ -25,7 +25,7 @@ from sequencer.api.security import (
     SecurityRequest,
 )
 from sequencer.api.values import Empty
-from sequencer.bounds import MAX_PAGE, PageRoom, text_bytes
+from sequencer.bounds import MAX_PAGE, PageBudget, text_bytes
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import AclRow, ScramRow, key_of
 from sequencer.store.state import SECURITY_VERSION, Draft, HotState
@@ -62,14 +62,14 @@ def security(state: HotState, request: SecurityRequest) -> Security:
         )
     if after is not None and after.version != version:
         after = None
-    room, users, acls = PageRoom(), list[ScramCredentials](), list[Acl]()
+    budget, users, acls = PageBudget(), list[ScramCredentials](), list[Acl]()
     cursor = after or SecurityCursor(version)
     if cursor.acl is None:
         name = cursor.user
         for user in state.rows_after(
             ScramRow, None if name is None else (name.user, int(name.mechanism)), MAX_PAGE + 1
         ):
-            if not room.takes(_SCRAM_BYTES + text_bytes(user.user_name)):
+            if not budget.takes(_SCRAM_BYTES + text_bytes(user.user_name)):
                 return Security(version, users, acls, cursor)
             users.append(_credentials(user))
             cursor = SecurityCursor(version, user=users[-1].name)
@@ -77,7 +77,7 @@ def security(state: HotState, request: SecurityRequest) -> Security:
         AclRow, None if cursor.acl is None else key_of(_row(cursor.acl, 0)), MAX_PAGE + 1
     ):
         acl = _acl(row)
-        if not room.takes(_bytes_of(acl)):
+        if not budget.takes(_bytes_of(acl)):
             return Security(version, users, acls, cursor)
         acls.append(acl)
         cursor = SecurityCursor(version, acl=acl)
@@ -179,13 +179,13 @@ def delete_acls(draft: Draft, request: DeleteAcls) -> Steps[DeletedAcls]:
     wide = any(wanted.only is None for wanted in request.filters)
     known = (yield from _known_acls(draft)) if wide else []
     matches: list[list[Acl]] = []
-    room, compared, done = PageRoom(), 0, 0
+    budget, compared, done = PageBudget(), 0, 0
     for wanted in request.filters:
         compared += len(known) if wanted.only is None else 1
         if done > 0 and compared > MAX_COMPARED:
             break
         found = yield from _matching(draft, wanted, known)
-        fitting = [acl for acl in found if room.takes(_bytes_of(acl))]
+        fitting = [acl for acl in found if budget.takes(_bytes_of(acl))]
         matches.append(fitting)
         if len(fitting) < len(found):
             break

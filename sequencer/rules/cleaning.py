@@ -17,7 +17,7 @@ from uuid import UUID
 from sequencer.api.compaction import CleanPoint, CleanPoints, CleanPointsRequest, MarkClean, ReplacementRun
 from sequencer.api.errors import InvalidRequest, SwapRefused, UnknownTopic
 from sequencer.api.values import Empty
-from sequencer.bounds import PageRoom
+from sequencer.bounds import PageBudget
 from sequencer.rules.upload_sessions import COMPACTOR_LEASE
 from sequencer.store.rows import BrokerConfigRow, CleanedRow, LeaseRow, PartitionRow, TopicRow
 from sequencer.store.state import Draft, HotState
@@ -102,13 +102,13 @@ def clean_points(state: HotState, request: CleanPointsRequest, now_ms: int) -> C
     topic = state.get(TopicRow, request.topic_id)
     if topic is None:
         raise UnknownTopic(f"no topic has the id {request.topic_id}")
-    room = PageRoom()
+    budget = PageBudget()
     points: list[CleanPoint] = []
     for partition in range(max(0, request.first), topic.partitions):
         row = state.get(PartitionRow, topic.topic_id, partition)
         if row is None:
             continue
-        if not room.takes(_POINT_BYTES):
+        if not budget.takes(_POINT_BYTES):
             return CleanPoints(points, now_ms, partition)
         points.append(_point(state, row))
     return CleanPoints(points, now_ms)

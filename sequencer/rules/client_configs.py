@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from sequencer.api.errors import InvalidConfig, LimitReached
 from sequencer.api.topics import AlterConfig, ClientConfig, ClientConfigs, ClientConfigsRequest, ConfigScope
 from sequencer.api.values import Empty
-from sequencer.bounds import MAX_PAGE, PageRoom, text_bytes
+from sequencer.bounds import MAX_PAGE, PageBudget, text_bytes
 from sequencer.rules.topics import changed_configs
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import ClientConfigRow
@@ -29,10 +29,10 @@ def client_configs(state: HotState, request: ClientConfigsRequest) -> ClientConf
         return ClientConfigs(version, None)
     if not request.takes_pages:
         return ClientConfigs(version, [_config(row) for row in state.all(ClientConfigRow)])
-    room, configs = PageRoom(), list[ClientConfig]()
+    budget, configs = PageBudget(), list[ClientConfig]()
     key = (int(after[1]), after[2]) if after is not None and after[0] == version else None
     for row in state.rows_after(ClientConfigRow, key, MAX_PAGE + 1):
-        if not room.takes(16 + text_bytes(row.name, *row.configs, *row.configs.values())):
+        if not budget.takes(16 + text_bytes(row.name, *row.configs, *row.configs.values())):
             last = configs[-1]
             return ClientConfigs(version, configs, (version, last.scope, last.name))
         configs.append(_config(row))

@@ -70,7 +70,7 @@ _ALL_BYTES = 1 << 62
 
 
 @dataclass(slots=True)
-class _Room:
+class _PageBudget:
     """The space left in a page, in runs and in encoded bytes."""
 
     runs: int
@@ -101,7 +101,7 @@ async def _find_uncompacted(
     now = await store.now_ms()
     candidates: list[CompactionCandidate] = []
     skipped = set(request.skip)
-    room = _Room(request.max_runs)
+    budget = _PageBudget(request.max_runs)
     looked_at = 0
     before = request.after
     async for size in sizes_of(store, state.all(TopicRow), request.after):
@@ -112,18 +112,18 @@ async def _find_uncompacted(
         row = state.get(PartitionRow, size.topic_id, size.partition)
         if size.uncompacted_bytes > 0 and is_due and topic is not None and row is not None:
             most_runs = _runs_of_one(request, topic)
-            has_room = room.runs >= most_runs
-            own = _Room(min(room.runs, most_runs), room.bytes)
-            candidate = await _candidate(state, store, topic=topic, row=row, room=own, skipped=skipped)
+            has_room = budget.runs >= most_runs
+            own = _PageBudget(min(budget.runs, most_runs), budget.bytes)
+            candidate = await _candidate(state, store, topic=topic, row=row, budget=own, skipped=skipped)
             looked_at += 1
             if candidate is not None:
-                room.runs -= len(candidate.runs)
-                room.bytes -= sum(map(run_bytes, candidate.runs)) + ABORTED_BYTES * len(candidate.aborted)
-                if candidates and room.is_full and not (has_room and room.bytes > 0):
+                budget.runs -= len(candidate.runs)
+                budget.bytes -= sum(map(run_bytes, candidate.runs)) + ABORTED_BYTES * len(candidate.aborted)
+                if candidates and budget.is_full and not (has_room and budget.bytes > 0):
                     return CompactionCandidates(candidates, before)  # it goes whole into the next page
                 candidates.append(candidate)
         before = (size.topic_id, size.partition)
-        if room.is_full or looked_at >= MAX_LOOKED_AT:
+        if budget.is_full or looked_at >= MAX_LOOKED_AT:
             return CompactionCandidates(candidates, before)
     return CompactionCandidates(candidates)
 
@@ -135,16 +135,16 @@ async def _find_merges(
     now_ms = await store.now_ms()
     limits = TopicLimits(state, settings)
     merges: list[MergeCandidate] = []
-    room = _Room(request.max_runs)
+    budget = _PageBudget(request.max_runs)
     small = await _small_objects(state, request.after)
     for topic_id, objects in small.items():
         retention_ms = limits.of(topic_id).retention_ms
         for group in to_merge(topic_id, objects, now_ms=now_ms, retention_ms=retention_ms):
-            runs = await _runs_to_merge(state, store, group, room)
+            runs = await _runs_to_merge(state, store, group, budget)
             topic = state.get(TopicRow, topic_id)
             if topic is not None and len({run.object_id for run in runs}) > 1:
                 merges.append(MergeCandidate(topic_value(topic), runs))
-        if room.is_full:
+        if budget.is_full:
             return CompactionCandidates([], (topic_id, 0), merges)
     return CompactionCandidates([], None, merges)
 
@@ -162,20 +162,20 @@ async def _small_objects(state: HotState, after: tuple[UUID, int] | None) -> dic
 
 
 async def _runs_to_merge(
-    state: HotState, store: RowStore, group: Iterable[SmallObjectRow], room: _Room
+    state: HotState, store: RowStore, group: Iterable[SmallObjectRow], budget: _PageBudget
 ) -> list[Run]:
-    """Return the live runs of the group's first objects, in order: at least two objects, then as many as the room
+    """Return the live runs of the group's first objects, in order: at least two objects, then as many as the budget
     allows."""
     runs: list[Run] = []
     for count, small in enumerate(group):
-        if count > 1 and room.is_full:
+        if count > 1 and budget.is_full:
             break
         for run in await store.runs_of_object(small.object_id):
             row = state.live_partition(run.topic_id, run.partition)
             if row is not None and run.end_offset > row.log_start_offset:
                 runs.append(run)
-                room.runs -= 1
-                room.bytes -= run_bytes(run)
+                budget.runs -= 1
+                budget.bytes -= run_bytes(run)
     return runs
 
 
@@ -191,13 +191,13 @@ async def _candidate(
     store: RowStore,
     topic: TopicRow,
     row: PartitionRow,
-    room: _Room,
+    budget: _PageBudget,
     skipped: set[tuple[UUID, int, int]],
 ) -> CompactionCandidate | None:
     # Read this before the runs: a transaction that ends in between is above this last stable offset.
     stable = state.last_stable_offset(row)
     aborted = state.aborted_from(row.topic_id, row.partition, row.log_start_offset)
-    runs = await _oldest_stretch(store, row, stable=stable, room=room, skipped=skipped)
+    runs = await _oldest_stretch(store, row, stable=stable, budget=budget, skipped=skipped)
     if not runs:
         return None
     turns = Turns(RANGES_IN_A_TURN)
@@ -220,15 +220,15 @@ async def _candidate(
 
 
 async def _oldest_stretch(
-    store: RowStore, row: PartitionRow, stable: int, room: _Room, skipped: set[tuple[UUID, int, int]]
+    store: RowStore, row: PartitionRow, stable: int, budget: _PageBudget, skipped: set[tuple[UUID, int, int]]
 ) -> list[Run]:
     """Return the first consecutive mixed and marker runs between log start and `stable`, at least one of them mixed, as
-    many as the room allows."""
+    many as the budget allows."""
     together: list[Run] = []
     has_mixed = False
     size = 0
     offset = row.log_start_offset
-    most = min(LEAST_AT_ONCE, room.runs)
+    most = min(LEAST_AT_ONCE, budget.runs)
     while offset < stable:
         page = await store.runs_from(row.topic_id, row.partition, offset, max_bytes=_ALL_BYTES, max_runs=most)
         if not page:
@@ -239,7 +239,7 @@ async def _oldest_stretch(
                 has_mixed = has_mixed or run.kind is ObjectKind.MIXED
                 together.append(run)
                 size += run_bytes(run)
-                if len(together) < room.runs and size < room.bytes:
+                if len(together) < budget.runs and size < budget.bytes:
                     continue
                 if has_mixed:
                     return together
@@ -250,14 +250,14 @@ async def _oldest_stretch(
                 together.clear()
                 size = 0
         offset = page[-1].end_offset
-        # Runs may have many batches, so that few of them fill the room; or many Parquet or marker runs may come first.
-        most = min(MOST_AT_ONCE, _still_fit(room, len(together), size) if has_mixed else 2 * most)
+        # Runs may have many batches, so that few of them fill the budget; or Parquet and marker runs may come first.
+        most = min(MOST_AT_ONCE, _still_fit(budget, len(together), size) if has_mixed else 2 * most)
     return together if has_mixed else []
 
 
-def _still_fit(room: _Room, runs: int, size: int) -> int:
-    """Return for how many more runs there is room if they are as large as these on average."""
-    return max(1, min(room.runs - runs, 1 + (room.bytes - size) * runs // size))
+def _still_fit(budget: _PageBudget, runs: int, size: int) -> int:
+    """Return how many more runs fit if they are as large as these on average."""
+    return max(1, min(budget.runs - runs, 1 + (budget.bytes - size) * runs // size))
 
 
 async def swap(draft: Draft, store: RowStore, request: SwapRequest) -> SwapAnswer:

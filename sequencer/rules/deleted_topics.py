@@ -17,7 +17,7 @@ from typing import cast
 from uuid import UUID
 
 from sequencer.rules.positions import delete_positions
-from sequencer.store.needed import Needed, Needs
+from sequencer.store.required_rows import Needs, RequiredRows
 from sequencer.store.rows import (
     LOOKED_UP,
     AbortedRow,
@@ -115,7 +115,7 @@ async def emptied_partitions(state: HotState, store: RowStore, topics: Mapping[U
 
 def needs(rows: Sequence[RowKey]) -> Needs:
     """Return what `remove` reads."""
-    needed = Needed({kind: [key for row_kind, key in rows if row_kind is kind] for kind in LOOKED_UP})
+    needed = RequiredRows({kind: [key for row_kind, key in rows if row_kind is kind] for kind in LOOKED_UP})
     return lambda state: needed
 
 

@@ -35,7 +35,7 @@ from sequencer.api.groups import (
 )
 from sequencer.api.reads import PartitionError
 from sequencer.api.values import Empty
-from sequencer.bounds import PageRoom, text_bytes
+from sequencer.bounds import PageBudget, text_bytes
 from sequencer.rules import repeats
 from sequencer.rules.leases import EMPTY_GROUP, live_agent, new_group, placeable_agent
 from sequencer.rules.positions import POSITIONS_AS_A_STEP, delete_positions, put_position
@@ -411,12 +411,12 @@ def _expire_members(draft: Draft, row: GroupRow, settings: SequencerSettings) ->
 
 def list_groups(state: HotState, request: ListGroups) -> GroupListings:
     """Return a page of groups, ordered by id."""
-    room = PageRoom()
+    budget = PageBudget()
     listed: list[GroupListing] = []
     for group_id in state.group_ids.after(request.after):
         row = state.get(GroupRow, group_id)
         assert row is not None, "nothing changes meanwhile"
-        if not room.takes(16 + text_bytes(group_id, row.state, row.protocol_type)):
+        if not budget.takes(16 + text_bytes(group_id, row.state, row.protocol_type)):
             return GroupListings(listed, listed[-1].group_id)
         listed.append(
             GroupListing(

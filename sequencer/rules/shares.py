@@ -34,7 +34,7 @@ from sequencer.api.share_groups import (
     ShareWork,
 )
 from sequencer.api.topics import ConfigScope
-from sequencer.bounds import MAX_EDGES, MAX_WORKS, PageRoom, edges_of
+from sequencer.bounds import MAX_EDGES, MAX_WORKS, PageBudget, edges_of
 from sequencer.rules.share_partition import NO_LIMITS, NotAcquired, SharePartition, Span, SpanState
 from sequencer.settings import SequencerSettings
 from sequencer.store.ordered import NO_PARTITION_KEYS
@@ -269,14 +269,14 @@ def _closed(state: SharePartition, row: ShareRow, now_ms: int, answered: Sequenc
 
 def share_offsets(state: HotState, request: ShareOffsetsRequest) -> ShareOffsets:
     """Return a page of the group's positions in the partitions that it has read."""
-    room = PageRoom()
+    budget = PageBudget()
     offsets: list[ShareOffset] = []
     for key in state.shares_of.get(request.group_id, NO_PARTITION_KEYS).after(request.after):
         _, topic_id, number = key
         partition, row = state.live_partition(topic_id, number), state.get(ShareRow, *key)
         if partition is None or row is None:
             continue
-        if not room.takes(OFFSET_BYTES):
+        if not budget.takes(OFFSET_BYTES):
             return ShareOffsets(offsets, (offsets[-1].topic_id, offsets[-1].partition))
         kept = opened(row)
         kept.trim(partition.log_start_offset)

@@ -15,7 +15,7 @@ import heapq
 from sequencer.api.compaction import PinTable, ReleaseTable, TablePin, TablePins, TablePinsRequest
 from sequencer.api.errors import UnknownTopic
 from sequencer.api.values import Empty
-from sequencer.bounds import MAX_PAGE, PageRoom, text_bytes
+from sequencer.bounds import MAX_PAGE, PageBudget, text_bytes
 from sequencer.store.rows import TablePinRow, TopicRow
 from sequencer.store.state import Draft, HotState, replace_row
 
@@ -49,12 +49,12 @@ def table_pins(state: HotState, request: TablePinsRequest, now_ms: int) -> Table
     """Return a page of the topics that have a table."""
     after = request.after
     ids = (row.topic_id for row in state.all(TablePinRow) if after is None or row.topic_id > after)
-    room = PageRoom()
+    budget = PageBudget()
     pins: list[TablePin] = []
     for topic_id in heapq.nsmallest(MAX_PAGE + 1, ids):
         row = state.get(TablePinRow, topic_id)
         assert row is not None, "it was found just now"
-        if not room.takes(50 + text_bytes(row.topic_name)):
+        if not budget.takes(50 + text_bytes(row.topic_name)):
             return TablePins(pins, pins[-1].topic_id)
         pins.append(TablePin(topic_id, row.topic_name, row.kept_from_ms, now_ms))
     return TablePins(pins)

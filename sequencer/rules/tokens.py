@@ -10,7 +10,7 @@ from itertools import islice
 
 from sequencer.api.errors import InvalidRequest, LimitReached, NotTokenOwner, TokenExpired, UnknownToken
 from sequencer.api.security import AlterToken, CreateToken, DelegationToken, Tokens, TokensRequest
-from sequencer.bounds import MAX_PAGE, PageRoom, text_bytes
+from sequencer.bounds import MAX_PAGE, PageBudget, text_bytes
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import DelegationTokenRow
 from sequencer.store.state import Draft, HotState, replace_row
@@ -29,11 +29,11 @@ def tokens(state: HotState, request: TokensRequest, now_ms: int) -> Tokens:
     if request.fingerprint is not None:
         row = state.get(DelegationTokenRow, request.fingerprint)
         return Tokens([] if row is None or row.expires_ms <= now_ms else [_token(row, now_ms)])
-    room, page = PageRoom(), list[DelegationToken]()
+    budget, page = PageBudget(), list[DelegationToken]()
     rows = state.tokens_after(request.principal, request.after)
     for count, row in enumerate(rows, 1):
         if row.expires_ms > now_ms:
-            if not room.takes(_bytes_of(row)):
+            if not budget.takes(_bytes_of(row)):
                 return Tokens(page, page[-1].fingerprint)
             page.append(_token(row, now_ms))
         if count == MAX_PAGE:

@@ -50,7 +50,7 @@ from sequencer.api.transactions import (
     TransactionState,
 )
 from sequencer.api.values import Empty
-from sequencer.bounds import PageRoom, text_bytes
+from sequencer.bounds import PageBudget, text_bytes
 from sequencer.rules.positions import put_position
 from sequencer.settings import SequencerSettings
 from sequencer.store.batch_table import NO_OBJECT, encode_markers, encode_table, join_run
@@ -653,13 +653,13 @@ def describe(state: HotState, request: TransactionsRequest) -> TransactionDescri
         if requested is None
         else _after(requested, request.after)
     )
-    room = PageRoom()
+    budget = PageBudget()
     descriptions: list[TransactionDescription] = []
     for transactional_id in ids:
         row = state.get(TransactionRow, transactional_id)
         if row is None:
             continue
-        if not room.takes(64 + text_bytes(transactional_id, *row.groups) + 28 * len(row.partitions)):
+        if not budget.takes(64 + text_bytes(transactional_id, *row.groups) + 28 * len(row.partitions)):
             return TransactionDescriptions(descriptions, descriptions[-1].transactional_id)
         descriptions.append(_description(state, row))
     return TransactionDescriptions(descriptions)

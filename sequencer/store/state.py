@@ -55,10 +55,10 @@ from sequencer.store.rows import (
     TransactionRow,
     key_of,
 )
-from sequencer.store.sums import Moves
+from sequencer.store.sums import SumDeltas
 from tailrace.clock import Clock
+from tailrace.gc_freeze import GcFreezer
 from tailrace.ids import TopicPartition
-from tailrace.loaded import Loaded
 from tailrace.turns import Steps
 
 R = TypeVar("R", bound=Row)
@@ -96,7 +96,7 @@ _NO_INDEX: _Index = (lambda state, key, row, before: None, lambda state, key, ro
 class HotState:
     """All hot rows by kind and key, as they are durable, with the indexes that decisions need.
 
-    It has no reference cycles: it may have millions of rows, which the garbage collector skips (tailrace.loaded).
+    It has no reference cycles: it may have millions of rows, which the garbage collector skips (tailrace.gc_freeze).
     """
 
     def __init__(self, loaded: Mapping[type[Row], Sequence[Row]]) -> None:
@@ -145,7 +145,7 @@ class HotState:
     @classmethod
     async def built(cls, loaded: Mapping[type[Row], Sequence[Row]], clock: Clock) -> HotState:
         """Build the state of these rows in turns of bounded length, so that other tasks run in between."""
-        state, added = cls({}), Loaded()
+        state, added = cls({}), GcFreezer()
         for kind in HOT:
             rows = loaded.get(kind, ())
             at_once = TOKENS_AT_ONCE if kind is DelegationTokenRow else TAKEN_AT_ONCE
@@ -437,7 +437,7 @@ _INDEXES: dict[type[Row], _Index] = {
 }
 """For each kind of row with further indexes: the functions that put a row into them and delete it from them. They are
 functions and not bound methods, because bound methods would form a reference cycle through the state, which nothing
-would free (see tailrace.loaded)."""
+would free (see tailrace.gc_freeze)."""
 
 
 def _concerned(row: DelegationTokenRow) -> Iterable[str]:
@@ -524,7 +524,7 @@ class Draft:
     __slots__ = (
         "changes",
         "durable",
-        "moves",
+        "sum_deltas",
         "published",
         "now_ms",
         "objects",
@@ -542,7 +542,7 @@ class Draft:
         self.durable = durable
         self.now_ms = now_ms
         self.changes = Changes()
-        self.moves = Moves()
+        self.sum_deltas = SumDeltas()
         """Of runs only: `settle_sums` derives the changes of objects and producers from their rows."""
         self.published: dict[TopicPartition, list[Run]] = {}
         self.objects: dict[UUID, ObjectRow] = {} if parent is None else parent.objects
@@ -595,7 +595,7 @@ class Draft:
         parent._live_topic = None
         for kind, rows in self.changes.by_kind.items():
             parent.changes.by_kind.setdefault(kind, {}).update(rows)
-        parent.moves.add(self.moves)
+        parent.sum_deltas.add(self.sum_deltas)
         parent._group_bytes += self._group_bytes
         for partition, keys in self._aborted.items():
             parent._aborted.setdefault(partition, {}).update(keys)
@@ -894,15 +894,15 @@ class Draft:
                 runs = published.setdefault(partition, [run])
                 if runs[-1] is not run:
                     _append(runs, run)
-            self.moves.runs(ObjectKind.MIXED, len(step), sum(run.row.length for run in step))
+            self.sum_deltas.runs(ObjectKind.MIXED, len(step), sum(run.row.length for run in step))
             yield len(step)
 
     def put_run(self, row: RunRow) -> None:
         """Put a run. Markers that share a row with earlier ones replace that row."""
         before = self._changed_run(key_of(row))
         if before is not None:
-            self.moves.runs(before.kind, -1, -before.length)
-        self.moves.runs(row.kind, 1, row.length)
+            self.sum_deltas.runs(before.kind, -1, -before.length)
+        self.sum_deltas.runs(row.kind, 1, row.length)
         self.put(row)
 
     def _changed_run(self, key: Key) -> RunRow | None:
@@ -916,19 +916,19 @@ class Draft:
 
     def delete_run(self, run: Run) -> None:
         """Delete a run that was looked up."""
-        self.moves.runs(run.kind, -1, -run.length)
+        self.sum_deltas.runs(run.kind, -1, -run.length)
         self.delete(RunRow, run.topic_id, run.partition, run.base_offset)
 
     def settle_sums(self) -> None:
         """Put the counters of the sums that this transaction changes. Call it once, as the last step."""
         assert self._parent is None, "sums are of the whole draft"
         for key, row in self.changes.by_kind.get(ObjectRow, {}).items():
-            self.moves.object(self.objects.get(cast("UUID", key[0])), cast("ObjectRow | None", row))
+            self.sum_deltas.object(self.objects.get(cast("UUID", key[0])), cast("ObjectRow | None", row))
         recent = self.durable.recent[ProducerRow]
         for key, row in self.changes.by_kind.get(ProducerRow, {}).items():
             if row is None or key not in recent:
-                self.moves.producer(self._durable_row(ProducerRow, key), row)
-        for name, by in self.moves.by_name.items():
+                self.sum_deltas.producer(self._durable_row(ProducerRow, key), row)
+        for name, by in self.sum_deltas.by_name.items():
             if by:
                 self.put(CounterRow(name=name, value=self.durable.counter(name) + by))
 

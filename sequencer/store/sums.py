@@ -23,7 +23,7 @@ SUMS = (RUNS, OBJECTS, RETIRED_OBJECTS, RETIRED_BYTES, LIVE_BYTES, UNCOMPACTED_B
 """In the order of StoreStatistics' fields."""
 
 
-class Moves:
+class SumDeltas:
     """By how much a transaction changes each sum."""
 
     __slots__ = ("by_name",)
@@ -53,7 +53,7 @@ class Moves:
         """Change a producer's row; None: it does not exist before, or after."""
         self._move(PRODUCERS, (after is not None) - (before is not None))
 
-    def add(self, other: Moves) -> None:
+    def add(self, other: SumDeltas) -> None:
         """Add the changes of another transaction."""
         for name, by in other.by_name.items():
             self._move(name, by)

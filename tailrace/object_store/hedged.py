@@ -41,7 +41,7 @@ class RepeatObserver(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryPolicy:
     """How long one kind of call may take, and when it is repeated.
 
     Attributes:
@@ -64,8 +64,8 @@ class Patience:
     lost_seconds: float = 0.5
 
 
-PUT_PATIENCE = Patience(deadline_seconds=2.0, first_hedge_seconds=0.4, least_hedge_seconds=0.05)
-GET_PATIENCE = Patience(
+PUT_POLICY = RetryPolicy(deadline_seconds=2.0, first_hedge_seconds=0.4, least_hedge_seconds=0.05)
+GET_POLICY = RetryPolicy(
     deadline_seconds=10.0, first_hedge_seconds=0.15, least_hedge_seconds=0.02, hedged_share=0.05
 )
 
@@ -82,13 +82,13 @@ class HedgedStore:
         clock: Clock,
         entropy: Entropy,
         *,
-        put: Patience = PUT_PATIENCE,
-        get: Patience = GET_PATIENCE,
+        put: RetryPolicy = PUT_POLICY,
+        get: RetryPolicy = GET_POLICY,
         observer: RepeatObserver | None = None,
     ) -> None:
         self._inner = inner
-        self._put = _Persistence("put", clock, entropy, patience=put, observer=observer)
-        self._get = _Persistence("get", clock, entropy, patience=get, observer=observer)
+        self._put = _Persistence("put", clock, entropy, policy=put, observer=observer)
+        self._get = _Persistence("get", clock, entropy, policy=get, observer=observer)
 
     @property
     def hedges(self) -> int:
@@ -224,14 +224,14 @@ class _Persistence:
         clock: Clock,
         entropy: Entropy,
         *,
-        patience: Patience,
+        policy: RetryPolicy,
         observer: RepeatObserver | None,
     ) -> None:
         self._operation = operation
         self._observer = observer
         self._clock = clock
         self._entropy = entropy
-        self._patience = patience
+        self._policy = policy
         self._latencies = _Latencies()
         self.attempts: dict[_Reason, int] = {"first": 0, "retry": 0, "hedge": 0, "lost": 0}
         """The number of started attempts, by reason."""
@@ -240,11 +240,11 @@ class _Persistence:
         self, what: str, call: Callable[[], Coroutine[Any, Any, T]], *, may_repeat: bool = True
     ) -> T:
         began = self._clock.monotonic()
-        deadline = began + self._patience.deadline_seconds
+        deadline = began + self._policy.deadline_seconds
         schedule = _Schedule(
             began,
             deadline=deadline,
-            attempts=self._patience.attempts if may_repeat else 1,
+            attempts=self._policy.attempts if may_repeat else 1,
             lost_seconds=self._lost_seconds() if may_repeat else math.inf,
         )
         failures: list[StoreUnavailable] = []
@@ -274,7 +274,7 @@ class _Persistence:
                     raise failures[-1]
             last = failures[-1] if failures else None
             raise StoreUnavailable(
-                f"{what}: no answer within {self._patience.deadline_seconds} s; last failure: {last}"
+                f"{what}: no answer within {self._policy.deadline_seconds} s; last failure: {last}"
             ) from last
         finally:
             for task, _ in running:
@@ -294,7 +294,7 @@ class _Persistence:
         await self._clock.sleep(seconds)
 
     def _may_hedge(self) -> bool:
-        share = self._patience.hedged_share
+        share = self._policy.hedged_share
         return share > 0 and self.attempts["hedge"] < _FREE_HEDGES + self.attempts["first"] * share
 
     def _count(self, reason: _Reason) -> None:
@@ -303,12 +303,12 @@ class _Persistence:
             self._observer.repeated(self._operation, reason)
 
     def _lost_seconds(self) -> float:
-        median = self._latencies.quantile(0.5, self._patience.first_hedge_seconds)
-        return max(4 * median, self._patience.lost_seconds)
+        median = self._latencies.quantile(0.5, self._policy.first_hedge_seconds)
+        return max(4 * median, self._policy.lost_seconds)
 
     def _hedge_seconds(self) -> float:
-        expected = self._latencies.quantile(0.95, self._patience.first_hedge_seconds)
-        return max(expected, self._patience.least_hedge_seconds)
+        expected = self._latencies.quantile(0.95, self._policy.first_hedge_seconds)
+        return max(expected, self._policy.least_hedge_seconds)
 
     def _backoff_seconds(self, failures: int) -> float:
-        return self._patience.backoff_seconds * float(2**failures) * (0.5 + self._entropy.fraction())
+        return self._policy.backoff_seconds * float(2**failures) * (0.5 + self._entropy.fraction())

@@ -1,6 +1,6 @@
 """The RPC client: many concurrent calls over one connection, each with a deadline. It reopens a lost connection.
 
-If the peer is silent for 2 s while calls wait, the client closes the connection (tailrace.rpc.silence), and the calls
+If the peer is silent for 2 s while calls wait, the client closes the connection (tailrace.rpc.liveness), and the calls
 fail with LinkDown.
 """
 
@@ -26,6 +26,7 @@ from tailrace.rpc.errors import (
     ProtocolViolation,
     RpcError,
 )
+from tailrace.rpc.exposure import is_private
 from tailrace.rpc.frames import (
     ERROR,
     FIRST_VERSION,
@@ -43,9 +44,8 @@ from tailrace.rpc.frames import (
 )
 from tailrace.rpc.hello import ClusterIdentity, KnownCluster
 from tailrace.rpc.link import Link, RpcConnection
-from tailrace.rpc.openness import is_private
+from tailrace.rpc.liveness import ALIVE, LOOK_SECONDS, PeerLiveness
 from tailrace.rpc.security import MAC_BYTES, FrameSigner, FrameVerifier, RpcSecurity
-from tailrace.rpc.silence import ALIVE, LOOK_SECONDS, Silence
 
 T = TypeVar("T")
 _HEADER_ROOM = 1024
@@ -284,7 +284,7 @@ class RpcClient:
         return connection.decode(frame, kind)
 
     def _listen_to(self, connection: _Connection) -> asyncio.Task[None]:
-        task = asyncio.create_task(connection.listen(self._clock), name="rpc silence")
+        task = asyncio.create_task(connection.listen(self._clock), name="rpc liveness")
         self._listening[task] = None
         task.add_done_callback(self._listening.pop)
         return task
@@ -338,12 +338,12 @@ class _Connection:
 
     async def listen(self, clock: Clock) -> None:
         """End this connection when its peer falls silent while calls wait."""
-        silence = Silence(self.wire.heard)
+        liveness = PeerLiveness(self.wire.heard)
         while self._waiting and self._ended is None:
             began = clock.monotonic()
             await clock.sleep(LOOK_SECONDS)
             slept = clock.monotonic() - began
-            match silence.look(self.wire.heard, slept, self.wire.room() is not None):
+            match liveness.look(self.wire.heard, slept, self.wire.room() is not None):
                 case "ask" if self.limit > MAX_HELLO_BYTES:  # the hello comes first
                     self._send(Header(self.version, self._next, ALIVE, 0), b"")
                     self._next += 1

@@ -16,7 +16,7 @@ import structlog
 from tailrace.buffers import TLS_PIECE_BYTES, Buffer, in_pieces
 from tailrace.rpc.errors import NotConnected
 from tailrace.rpc.frames import LENGTH, SMALLEST_FRAME
-from tailrace.security.tls import PeerRefused, Tls
+from tailrace.security.tls import PeerNameMismatch, Tls
 
 _log = structlog.get_logger(__name__)
 
@@ -216,7 +216,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         if self._tls is not None:
             try:
                 self._tls.check_peer(self._transport.get_extra_info("peercert"))
-            except PeerRefused as error:
+            except PeerNameMismatch as error:
                 peer = self._transport.get_extra_info("peername")
                 _log.warning("an RPC peer is refused", peer=str(peer), reason=str(error))
                 self._transport.abort()

@@ -13,6 +13,7 @@ from tailrace.clock import Clock, Entropy
 from tailrace.keepers import outlived
 from tailrace.rpc import hello as hello_messages
 from tailrace.rpc.errors import CallFailed, HelloRefused, ProtocolViolation
+from tailrace.rpc.exposure import is_private
 from tailrace.rpc.frames import (
     ERROR,
     FIRST_VERSION,
@@ -30,10 +31,9 @@ from tailrace.rpc.frames import (
 )
 from tailrace.rpc.hello import KnownCluster
 from tailrace.rpc.link import FrameProtocol, Receiver, RpcConnection
-from tailrace.rpc.openness import is_private
+from tailrace.rpc.liveness import ALIVE
+from tailrace.rpc.pending_hellos import PendingHellos
 from tailrace.rpc.security import MAC_BYTES, FrameSigner, FrameVerifier, RpcSecurity
-from tailrace.rpc.silence import ALIVE
-from tailrace.rpc.strangers import Strangers
 from tailrace.security.handshakes import HandshakeBounds, Handshakes, NoHandshake
 
 Handler = Callable[[str, memoryview], Awaitable[tuple[bytes, Sequence[Buffer]]]]
@@ -44,7 +44,7 @@ TailHandler = Callable[[str, memoryview, memoryview], Awaitable[tuple[bytes, Seq
 _log = structlog.get_logger(__name__)
 _HEADER_ROOM = 1024
 MAX_HELD_BYTES = 512 << 20
-MAX_STRANGERS = 1024
+MAX_PENDING_HELLOS = 1024
 MAX_HANDSHAKES_OF_ADDRESS = 256
 LISTEN_BACKLOG = 1024
 """Peers that may wait for `accept`, such as all agents when a server restarts. The system drops further peers, which
@@ -59,8 +59,8 @@ class RpcServer:
     Limits:
     - `max_connections`: connections that have finished their hello. More are refused and counted in
       `refused_connections`.
-    - `max_strangers`: connections that have not. For each further one, a stranger is closed and counted in
-      `refused_strangers`. As many again may be in a TLS handshake, MAX_HANDSHAKES_OF_ADDRESS of them from one address;
+    - `max_pending_hellos`: connections that have not. For each further one, a pending one is closed and counted in
+      `refused_hellos`. As many again may be in a TLS handshake, MAX_HANDSHAKES_OF_ADDRESS of them from one address;
       further ones are closed and counted there, too.
     - `max_concurrent`: requests per connection.
     - `max_held_bytes`: bytes of all connections together, in requests that run or are partly received, and in responses
@@ -85,7 +85,7 @@ class RpcServer:
         max_frame_bytes: int = MAX_FRAME_BYTES,
         max_concurrent: int = 1024,
         max_connections: int = 4096,
-        max_strangers: int = MAX_STRANGERS,
+        max_pending_hellos: int = MAX_PENDING_HELLOS,
         max_held_bytes: int = MAX_HELD_BYTES,
         hello_timeout_s: float = 5.0,
         stall_timeout_s: float = 30.0,
@@ -102,15 +102,15 @@ class RpcServer:
         self._max_held_bytes = max_held_bytes
         self.held_bytes = 0
         self.refused_connections = 0
-        self.refused_strangers = 0
+        self.refused_hellos = 0
         self._hello_timeout_s = hello_timeout_s
         self._stall_timeout_s = stall_timeout_s
         self._sweeper: asyncio.Task[None] | None = None
         self._listener: asyncio.Server | None = None
         self._connections: dict[_Served, None] = {}
-        """The connections that have finished their hello. The others are strangers."""
-        self._max_strangers = max_strangers
-        self._strangers: Strangers[_Served] = Strangers(max_strangers)
+        """The connections that have finished their hello. The others are pending."""
+        self._max_pending_hellos = max_pending_hellos
+        self._pending_hellos: PendingHellos[_Served] = PendingHellos(max_pending_hellos)
         self._handshakes: Handshakes | None = None
         self._running: set[asyncio.Task[None]] = set()
         self._doormen: set[asyncio.Task[None]] = set()
@@ -126,7 +126,7 @@ class RpcServer:
     @property
     def connections(self) -> int:
         """The number of open connections."""
-        return len(self._connections) + len(self._strangers)
+        return len(self._connections) + len(self._pending_hellos)
 
     async def listen(self, host: str, port: int) -> None:
         """Accept connections at this address, over TLS if `security` has an identity. Raises OSError."""
@@ -140,7 +140,9 @@ class RpcServer:
 
         arrival = accept
         if tls is not None:
-            bounds = HandshakeBounds(self._max_strangers, MAX_HANDSHAKES_OF_ADDRESS, self._hello_timeout_s)
+            bounds = HandshakeBounds(
+                self._max_pending_hellos, MAX_HANDSHAKES_OF_ADDRESS, self._hello_timeout_s
+            )
             self._handshakes = Handshakes(accept, tls.server_context, bounds, self._handshake_ended)
             arrival = self._handshakes.arrival
         self._listener = await loop.create_server(arrival, host, port, backlog=LISTEN_BACKLOG)
@@ -150,7 +152,7 @@ class RpcServer:
         if why is NoHandshake.FAILED:
             _log.info("a TLS handshake failed", peer=host, error=error)
         else:
-            self.refused_strangers += 1
+            self.refused_hellos += 1
 
     def accept(self, wire: RpcConnection) -> Receiver:
         """Serve a connection of any link."""
@@ -159,8 +161,8 @@ class RpcServer:
             served.is_over = True
             wire.close()
             return served
-        if (leaving := self._strangers.add(served, wire.peer_host)) is not None:
-            self.refused_strangers += 1
+        if (leaving := self._pending_hellos.add(served, wire.peer_host)) is not None:
+            self.refused_hellos += 1
             leaving.is_over = True
             leaving.wire.abort()
         served.doorman = asyncio.create_task(self._await_hello(served), name="rpc hello")
@@ -190,7 +192,7 @@ class RpcServer:
         for task in (*running, *self._doormen):
             task.cancel()
         await asyncio.gather(*running, *self._doormen, return_exceptions=True)
-        for served in [*self._connections, *self._strangers]:
+        for served in [*self._connections, *self._pending_hellos]:
             served.wire.close()
         if listener is not None:
             for _ in range(3):  # closing a transport takes a turn of the loop
@@ -206,7 +208,7 @@ class RpcServer:
             self.refused_connections += 1
             _log.warning("refused an RPC connection", max_connections=self._max_connections)
             return False
-        self._strangers.discard(served)
+        self._pending_hellos.discard(served)
         self._connections[served] = None
         return True
 
@@ -364,7 +366,7 @@ class _Served:
         self.is_over = True
         self._arrived()
         self._server._connections.pop(self, None)
-        self._server._strangers.discard(self)
+        self._server._pending_hellos.discard(self)
         if self.doorman is not None:
             self.doorman.cancel()
 

@@ -25,6 +25,6 @@ def count_refused(server: Callable[[], RpcServer | None], registry: CollectorReg
     CallbackCounter(
         "tailrace_rpc_refused_strangers_total",
         "RPC connections closed because too many had not finished their hello.",
-        read(lambda found: found.refused_strangers),
+        read(lambda found: found.refused_hellos),
         registry=registry,
     )

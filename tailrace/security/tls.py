@@ -26,7 +26,7 @@ class BadCertificate(ValueError):
     """A TLS file can't be used; the message says which one, what was seen and what to do."""
 
 
-class PeerRefused(Exception):
+class PeerNameMismatch(Exception):
     """The right authority signed the peer's certificate, but it has the wrong name."""
 
 
@@ -99,12 +99,12 @@ class Tls:
                       expires=datetime.fromtimestamp(self.expires_s, UTC).isoformat())  # fmt: skip
 
     def check_peer(self, certificate: Mapping[str, Any] | None) -> None:
-        """Raise PeerRefused unless this client's certificate contains the peer name."""
+        """Raise PeerNameMismatch unless this client's certificate contains the peer name."""
         if not self.peer_name:
             return
         names = [name for kind, name in (certificate or {}).get("subjectAltName", ()) if kind == "DNS"]
         if self.peer_name not in names:
-            raise PeerRefused(
+            raise PeerNameMismatch(
                 f"a certificate for {', '.join(names) or 'no DNS name'}; {self.peer_name!r} is wanted"
             )
 

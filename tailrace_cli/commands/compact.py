@@ -20,7 +20,7 @@ from sequencer.metrics import SequencerMetrics
 from tailrace.clock import SystemClock
 from tailrace.http.http_server import HttpServer
 from tailrace.rpc.link import split_address
-from tailrace_cli.connections.opened_log import OpenedLog, opened_log
+from tailrace_cli.connections.opened_log import OpenLog, opened_log
 from tailrace_cli.errors import CommandFailed
 from tailrace_cli.running.loop_watch import watched_loop
 from tailrace_cli.running.process_metrics import add_process_metrics
@@ -87,7 +87,7 @@ def _extra_explained() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def tables_of(log: OpenedLog) -> AsyncIterator[TablesFollowing]:
+async def tables_of(log: OpenLog) -> AsyncIterator[TablesFollowing]:
     from compactor.tables.follow import TablesFollowing
     from compactor.tables.opening import opened_tables
 
@@ -119,7 +119,7 @@ def _cycle_settings(options: CompactOptions) -> CompactionSettings:
 
 
 async def _compact_once(
-    log: OpenedLog, tables: TablesFollowing, started: StartedRunner, options: CompactOptions
+    log: OpenLog, tables: TablesFollowing, started: StartedRunner, options: CompactOptions
 ) -> dict[str, Any]:
     from compactor.cycle import CompactionSummary
 
@@ -148,7 +148,7 @@ def describe_failures(figures: Mapping[str, Any]) -> str:
 
 
 async def _compact_until_stopped(
-    log: OpenedLog,
+    log: OpenLog,
     tables: TablesFollowing,
     started: StartedRunner,
     *,
@@ -169,7 +169,7 @@ async def _compact_until_stopped(
 
 
 @asynccontextmanager
-async def watched(log: OpenedLog, rounds: Rounds, registry: CollectorRegistry) -> AsyncIterator[HttpServer]:
+async def watched(log: OpenLog, rounds: Rounds, registry: CollectorRegistry) -> AsyncIterator[HttpServer]:
     """Run what every long-lived process has inside the block: it reloads replaced files, watches the event loop, and
     serves metrics and health if `http` is set."""
     from compactor.metrics import CompactorPages
@@ -189,7 +189,7 @@ async def watched(log: OpenedLog, rounds: Rounds, registry: CollectorRegistry) -
 
 
 async def _run_round(
-    log: OpenedLog,
+    log: OpenLog,
     tables: TablesFollowing,
     runner: SparkRunner,
     *,

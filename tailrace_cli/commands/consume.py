@@ -151,7 +151,7 @@ def _read(
         consumer = Consumer(config)
     except KafkaException as error:
         raise refused("--client", error.args[0]) from None
-    unread = Unread()
+    unread = UnreadPartitions()
     try:
         if group is None:
             _assign(consumer, _partitions(consumer, topics, partitions, watch), began, unread)
@@ -185,7 +185,7 @@ def _read(
         consumer.close()
 
 
-class Unread:
+class UnreadPartitions:
     """The assigned partitions that are not read to their end yet, each with its end offset if known."""
 
     def __init__(self) -> None:
@@ -219,7 +219,9 @@ class Unread:
         return self.is_assigned and not self._ends
 
 
-def _polled(consumer: Any, unread: Unread, watch: BrokerWatch, *, follow: bool) -> Iterator[list[Any]]:
+def _polled(
+    consumer: Any, unread: UnreadPartitions, watch: BrokerWatch, *, follow: bool
+) -> Iterator[list[Any]]:
     """Yield records as they arrive, until the end of every partition or, with `follow`, for ever.
 
     Raises CommandFailed, KafkaException.
@@ -281,7 +283,9 @@ def _described(consumer: Any, topic: str, watch: BrokerWatch) -> Any:
     raise watch.failure()
 
 
-def _assign(consumer: Any, partitions: Sequence[tuple[str, int]], began: Start, unread: Unread) -> None:
+def _assign(
+    consumer: Any, partitions: Sequence[tuple[str, int]], began: Start, unread: UnreadPartitions
+) -> None:
     """Assign the partitions from the requested start. `unread` gets their current ends, where reading may stop."""
     from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from compactor.erasure.erase import EraseRequest, ErasureWork
     from compactor.erasure.search import SearchCost
     from compactor.tables.follow import TablesFollowing
-    from tailrace_cli.connections.opened_log import OpenedLog
+    from tailrace_cli.connections.opened_log import OpenLog
 
 MAX_KEY_FILE_BYTES = 64 << 20
 
@@ -62,7 +62,7 @@ def erase(
         return
     keys = _keys(key or [], keys_file, encoding)
 
-    async def ask(log: OpenedLog) -> dict[str, Any]:
+    async def ask(log: OpenLog) -> dict[str, Any]:
         from compactor.erasure.erase import EraseFailed, EraseRequest
         from compactor.erasure.search import SoughtKeys
 
@@ -126,7 +126,7 @@ def _who() -> str:
     return f"{user}@{platform.node()}"
 
 
-async def _previewed(log: OpenedLog, request: EraseRequest) -> dict[str, Any]:
+async def _previewed(log: OpenLog, request: EraseRequest) -> dict[str, Any]:
     from compactor.erasure.erase import find_keys
 
     search = await find_keys(_work(log), request)
@@ -139,7 +139,7 @@ async def _previewed(log: OpenedLog, request: EraseRequest) -> dict[str, Any]:
     }
 
 
-async def _erased(log: OpenedLog, request: EraseRequest) -> dict[str, Any]:
+async def _erased(log: OpenLog, request: EraseRequest) -> dict[str, Any]:
     from compactor.erasure.erase import bytes_left, erase_keys
     from tailrace_cli.commands.compact import tables_of
 
@@ -162,13 +162,13 @@ def _cost(cost: SearchCost, of: str) -> dict[str, Any]:
     return {f"{of}_{name}": value for name, value in asdict(cost).items()}
 
 
-def _work(log: OpenedLog, tables: TablesFollowing | None = None) -> ErasureWork:
+def _work(log: OpenLog, tables: TablesFollowing | None = None) -> ErasureWork:
     from compactor.erasure.erase import ErasureWork
 
     return ErasureWork(log.sequencer, log.store, log.runtime.clock, log.runtime.entropy, tables=tables)
 
 
-async def _logged(log: OpenedLog, topic: str) -> list[dict[str, Any]]:
+async def _logged(log: OpenLog, topic: str) -> list[dict[str, Any]]:
     from compactor.erasure.erase import bytes_left
     from compactor.erasure.record import read_records
     from sequencer.api.topics import MetadataRequest

@@ -21,7 +21,7 @@ from tailrace_cli.flags import LogFlags, with_flags
 
 if TYPE_CHECKING:
     from sequencer.api.topics import Topic
-    from tailrace_cli.connections.opened_log import OpenedLog
+    from tailrace_cli.connections.opened_log import OpenLog
 
 ROWS_AT_ONCE = 1_000
 FOLLOW_PAUSE_S = 0.5
@@ -51,7 +51,7 @@ def query(
 
     check_utf8("SQL", sql)
 
-    async def ask(log: OpenedLog) -> None:
+    async def ask(log: OpenLog) -> None:
         cancelled_by_signals()
         await _query(log, sql, last=last, follow=follow)
 
@@ -61,7 +61,7 @@ def query(
         raise typer.Exit(0 if follow else 130) from None
 
 
-async def _query(log: OpenedLog, sql: str, *, last: int | None, follow: bool) -> None:
+async def _query(log: OpenLog, sql: str, *, last: int | None, follow: bool) -> None:
     import duckdb
 
     from compactor.spark_source.log_reader import DamagedRecords, DataLost
@@ -99,7 +99,7 @@ async def _query(log: OpenedLog, sql: str, *, last: int | None, follow: bool) ->
 
 
 async def _tail(
-    log: OpenedLog, connection: Any, sql: str, topic: Topic, *, last: int | None, follow: bool
+    log: OpenLog, connection: Any, sql: str, topic: Topic, *, last: int | None, follow: bool
 ) -> None:
     from compactor.spark_source.log_index import AskedIndex
     from compactor.tables.newest import NewestRecords, after_files, before_last, last_records
@@ -123,7 +123,7 @@ async def _tail(
             await _print_rows(connection, sql)
 
 
-async def _add(log: OpenedLog, connection: Any, topic: Topic) -> Any:
+async def _add(log: OpenLog, connection: Any, topic: Topic) -> Any:
     from compactor.tables.query import add_topic
 
     return await add_topic(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from compactor.tables.live import FileRows, TopicFiles
     from compactor.tables.opening import CatalogTables
     from compactor.tables.sync import SyncedTable, TableSync, WantedTable
-    from tailrace_cli.connections.opened_log import OpenedLog
+    from tailrace_cli.connections.opened_log import OpenLog
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ def files(
     rows: read and count only its live offset ranges.
     """
 
-    async def ask(log: OpenedLog) -> tuple[TopicFiles, list[FileRows]]:
+    async def ask(log: OpenLog) -> tuple[TopicFiles, list[FileRows]]:
         from compactor.tables.live import count_rows, list_live_files
 
         listing = await list_live_files(log.sequencer, (await log.topic(topic)).topic_id)
@@ -62,7 +62,7 @@ def list_tables(
     A table that its topic no longer asks for is dropped when its snapshots have expired.
     """
 
-    async def ask(log: OpenedLog) -> list[WantedTable]:
+    async def ask(log: OpenLog) -> list[WantedTable]:
         from compactor.tables.follow import wanted_tables
 
         return await wanted_tables(log.sequencer)
@@ -93,7 +93,7 @@ def show(
 
     import asyncio
 
-    async def ask(log: OpenedLog) -> dict[str, Any]:
+    async def ask(log: OpenLog) -> dict[str, Any]:
         from compactor.tables.follow import wanted_tables
         from compactor.tables.iceberg import COLUMNS
 
@@ -168,7 +168,7 @@ def replay(
 def _synced(topic: str, flags: LogFlags, *, as_json: bool, is_replay: bool) -> None:
     """Bring a table up to date, and print what changed."""
 
-    async def ask(log: OpenedLog) -> SyncedTable:
+    async def ask(log: OpenLog) -> SyncedTable:
         from compactor.tables.follow import wanted_tables
 
         for table in await wanted_tables(log.sequencer):
@@ -194,7 +194,7 @@ def _synced(topic: str, flags: LogFlags, *, as_json: bool, is_replay: bool) -> N
         print_table(("figure", "value"), [(name.replace("_", " "), value) for name, value in figures.items()])
 
 
-async def _no_table(log: OpenedLog, topic: str) -> Exception:
+async def _no_table(log: OpenLog, topic: str) -> Exception:
     from compactor.tables.follow import wanted_tables
     from tailrace_cli.errors import CommandFailed
 
@@ -209,7 +209,7 @@ async def _no_table(log: OpenedLog, topic: str) -> Exception:
 
 
 @asynccontextmanager
-async def _tables(log: OpenedLog) -> AsyncIterator[tuple[CatalogTables, TableSync]]:
+async def _tables(log: OpenLog) -> AsyncIterator[tuple[CatalogTables, TableSync]]:
     """Open the tables' catalog. Raises CommandFailed for errors of the catalog, the registry or the columns."""
     from pyiceberg.exceptions import RESTError
     from sqlalchemy.exc import SQLAlchemyError
@@ -232,7 +232,7 @@ async def _tables(log: OpenedLog) -> AsyncIterator[tuple[CatalogTables, TableSyn
         raise CommandFailed(str(error)) from error
 
 
-def ask_log(flags: LogFlags, question: Callable[[OpenedLog], Awaitable[T]]) -> tuple[str, T]:
+def ask_log(flags: LogFlags, question: Callable[[OpenLog], Awaitable[T]]) -> tuple[str, T]:
     """Open the log that the flags name and call `question` with it. Return the URL of its store and the result.
 
     Raises CommandFailed.

@@ -17,18 +17,18 @@ from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.open import open_store
 from tailrace.rpc import RpcSecurity
-from tailrace.rpc.opened_security import OpenedSecurity
+from tailrace.rpc.loaded_security import LoadedSecurity
 from tailrace_cli.connections.connecting import check_exists
 from tailrace_cli.errors import CommandFailed
 from tailrace_cli.running.checks import check_one_sequencer, check_sweep_interval
 from tailrace_cli.running.data_folder import SECRET, FolderInUse, find_serving, held_folder, last_served
 from tailrace_cli.running.process import Runtime, sequencer_server, wait_for_committer
-from tailrace_cli.running.security import check_rpc_is_closed, database_password, open_security
+from tailrace_cli.running.security import check_rpc_not_exposed, database_password, open_security
 from tailrace_cli.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class OpenedLog:
+class OpenLog:
     """An open store and sequencer.
 
     `settings`: as given, plus the addresses found in the data folder. `security`: the secrets and certificates that
@@ -39,7 +39,7 @@ class OpenedLog:
     store: ObjectStore
     sequencer: Sequencer
     runtime: Runtime
-    security: OpenedSecurity
+    security: LoadedSecurity
     catalog: str
     """The address of the tables' catalog: `tables.catalog` if set, else the sequencer's database. Empty if unknown."""
 
@@ -58,9 +58,7 @@ class OpenedLog:
 
 
 @asynccontextmanager
-async def opened_log(
-    settings: Settings, observer: SequencerObserver | None = None
-) -> AsyncIterator[OpenedLog]:
+async def opened_log(settings: Settings, observer: SequencerObserver | None = None) -> AsyncIterator[OpenLog]:
     """Open the store and the sequencer that the settings name, else those of the data folder.
 
     A `serve` may be running in the data folder. Raises CommandFailed, UnknownDatabase.
@@ -95,7 +93,7 @@ async def opened_log(
 @asynccontextmanager
 async def _opened(
     settings: Settings, database: str | None, observer: SequencerObserver | None
-) -> AsyncIterator[OpenedLog]:
+) -> AsyncIterator[OpenLog]:
     if settings.store is None:
         raise CommandFailed("no object store; give --store URL, the one that the agents use")
     check_one_sequencer(
@@ -103,7 +101,7 @@ async def _opened(
     )
     check_sweep_interval(settings)
     security = open_security(settings)
-    check_rpc_is_closed(listen=None, sequencers=settings.sequencers, is_closed=security.rpc.is_closed)
+    check_rpc_not_exposed(listen=None, sequencers=settings.sequencers, is_closed=security.rpc.is_closed)
     runtime = Runtime(SystemClock(), SystemEntropy())
     if settings.database:
         check_exists(settings.store, settings.database)
@@ -114,7 +112,7 @@ async def _opened(
         sequencer = await stack.enter_async_context(
             _sequencer(settings, runtime=runtime, security=security.rpc, observer=observer)
         )
-        yield OpenedLog(
+        yield OpenLog(
             settings=settings,
             store=store,
             sequencer=sequencer,

@@ -23,7 +23,7 @@ from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.folder import FolderStore
 from tailrace.rpc import RpcSecurity
-from tailrace.rpc.opened_security import OpenedSecurity, SecurityFiles
+from tailrace.rpc.loaded_security import LoadedSecurity, SecurityFiles
 from tailrace_cli.demo import job
 from tailrace_cli.demo.ports import free_port
 from tailrace_cli.errors import CommandFailed
@@ -57,7 +57,7 @@ class EmbeddedCluster:
         return FolderStore(str(self.objects), SystemClock(), ThreadPoolExecutor(1))
 
     async def compact(self) -> None:
-        security = OpenedSecurity(SecurityFiles(secret_file=self.data / SECRET)).rpc
+        security = LoadedSecurity(SecurityFiles(secret_file=self.data / SECRET)).rpc
         await compact_all(str(self.objects), [self.rpc], security)
 
     def parquet_paths(self, keys: list[str]) -> list[str]:

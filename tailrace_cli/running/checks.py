@@ -12,7 +12,7 @@ from tailrace_cli.errors import CommandFailed
 from tailrace_cli.running.first_user import read_first_user
 from tailrace_cli.running.security import (
     check_client_auth,
-    check_rpc_is_closed,
+    check_rpc_not_exposed,
     check_tenants,
     database_password,
     open_gateway_tls,
@@ -117,7 +117,7 @@ def _check_sequencer_of_agent(settings: Settings) -> None:
 
 
 def _check_rpc_of_agent(settings: Settings) -> None:
-    check_rpc_is_closed(
+    check_rpc_not_exposed(
         listen=settings.rpc,
         sequencers=settings.sequencers,
         is_closed=open_security(settings).rpc.is_closed,
@@ -142,7 +142,7 @@ def _check_address_of_sequencer(settings: Settings) -> None:
 
 
 def _check_rpc_of_sequencer(settings: Settings) -> None:
-    check_rpc_is_closed(
+    check_rpc_not_exposed(
         listen=settings.rpc or RPC_OF_SEQUENCER,
         sequencers=(),
         is_closed=open_security(settings).rpc.is_closed,

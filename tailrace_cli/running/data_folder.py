@@ -34,7 +34,7 @@ class FolderInUse(CommandFailed):
     """Another process uses the folder; the message contains its pid."""
 
 
-class Serving(msgspec.Struct, frozen=True):
+class ServerInfo(msgspec.Struct, frozen=True):
     """The contents of `serve.json`: the process, its ports, its sequencer (HOST:PORT), its store (a URL)."""
 
     pid: int
@@ -44,22 +44,24 @@ class Serving(msgspec.Struct, frozen=True):
     store: str
 
 
-class Served(msgspec.Struct, frozen=True):
+class ServedStores(msgspec.Struct, frozen=True):
     """The contents of `served.json`: a store and a database (URLs), each empty if it is the folder's own."""
 
     store: str = ""
     database: str = ""
 
-    def within(self, folder: Path) -> Served:
+    def within(self, folder: Path) -> ServedStores:
         """Return a copy that names the folder's own store and database where this one is empty."""
-        return Served(self.store or str(folder / OBJECTS), self.database or f"sqlite:///{folder / DATABASE}")
+        return ServedStores(
+            self.store or str(folder / OBJECTS), self.database or f"sqlite:///{folder / DATABASE}"
+        )
 
-    def without(self, folder: Path) -> Served:
+    def without(self, folder: Path) -> ServedStores:
         """Return what to store: no password, absolute paths, and empty for the folder's own store and database."""
-        own = Served().within(folder)
+        own = ServedStores().within(folder)
         store = _lasting_store(self.store) if self.store else ""
         database = _lasting_database(self.database) if self.database else ""
-        return Served("" if store == own.store else store, "" if database == own.database else database)
+        return ServedStores("" if store == own.store else store, "" if database == own.database else database)
 
 
 @contextmanager
@@ -88,7 +90,7 @@ def _lock(descriptor: int, path: Path) -> None:
 
 
 @contextmanager
-def shown_as_serving(path: Path, serving: Serving, served: Served) -> Iterator[None]:
+def shown_as_serving(path: Path, serving: ServerInfo, served: ServedStores) -> Iterator[None]:
     """Keep `serve.json` in the folder inside the block. Write `served.json`, which stays."""
     _write_whole(path / SERVED, served.without(path))
     _write_whole(path / SERVING, serving)
@@ -104,12 +106,12 @@ def _write_whole(file: Path, contents: msgspec.Struct) -> None:
     unfinished.replace(file)
 
 
-def last_served(path: Path) -> Served:
+def last_served(path: Path) -> ServedStores:
     """Return the store and database of the `serve` that uses the folder or used it last. Raises CommandFailed."""
     try:
-        return msgspec.json.decode((path / SERVED).read_bytes(), type=Served).within(path)
+        return msgspec.json.decode((path / SERVED).read_bytes(), type=ServedStores).within(path)
     except FileNotFoundError:  # no `serve` was ever ready in it, or only one of an older version
-        return Served().within(path)
+        return ServedStores().within(path)
     except (OSError, msgspec.DecodeError) as error:
         raise CommandFailed(
             f"{str(path / SERVED)!r} can't be read ({error}); give --store and --database in place of --data"
@@ -133,10 +135,10 @@ def _lasting_database(url: str) -> str:
     return read.render_as_string()
 
 
-def find_serving(path: Path) -> Serving:
+def find_serving(path: Path) -> ServerInfo:
     """Read the `serve.json` of the process that uses the folder. Raises CommandFailed."""
     try:
-        return msgspec.json.decode((path / SERVING).read_bytes(), type=Serving)
+        return msgspec.json.decode((path / SERVING).read_bytes(), type=ServerInfo)
     except (OSError, msgspec.DecodeError) as error:
         raise CommandFailed(
             f"data folder {str(path)!r} is in use, but no `tailrace serve` is ready in it yet; try again"

@@ -38,19 +38,19 @@ from tailrace.configs.topic_config import InvalidConfigValue, check_topic_config
 from tailrace.cost import kind_of_database
 from tailrace.http.http_server import HttpServer
 from tailrace.object_store.api import ObjectStore
-from tailrace.object_store.hedged import GET_PATIENCE, PUT_PATIENCE, HedgedStore
+from tailrace.object_store.hedged import GET_POLICY, PUT_POLICY, HedgedStore
 from tailrace.object_store.metered import MeteredStore
 from tailrace.object_store.open import open_store
 from tailrace.rpc import RpcSecurity
 from tailrace.rpc.link import split_address
-from tailrace.rpc.opened_security import OpenedSecurity
+from tailrace.rpc.loaded_security import LoadedSecurity
 from tailrace.security.tls import Tls
 from tailrace.telemetry.logs import name_process
 from tailrace_cli.errors import CommandFailed
 from tailrace_cli.running.checks import RPC_OF_SEQUENCER, open_prices
 from tailrace_cli.running.data_folder import (
-    Served,
-    Serving,
+    ServedStores,
+    ServerInfo,
     held_folder,
     open_data_folder,
     shown_as_serving,
@@ -152,7 +152,7 @@ async def opened_store(url: str, runtime: Runtime, observer: StoreMetrics) -> As
     """
     inner = open_store(url, clock=runtime.clock)
     metered = MeteredStore(inner, runtime.clock, observer)
-    put, get = PUT_PATIENCE, GET_PATIENCE
+    put, get = PUT_POLICY, GET_POLICY
     if not url.startswith("s3:"):
         put, get = replace(put, hedged_share=0.0), replace(get, hedged_share=0.0)
     try:
@@ -238,8 +238,8 @@ async def _run_in(data: Path, settings: Settings, on_ready: Callable[[Agent], No
     await process.run(on_ready)
 
 
-def _given(settings: Settings) -> Served:
-    return Served(settings.store or "", settings.database or "")
+def _given(settings: Settings) -> ServedStores:
+    return ServedStores(settings.store or "", settings.database or "")
 
 
 async def run_agent(settings: Settings) -> None:
@@ -259,7 +259,7 @@ class _AgentProcess:
         settings: Settings,
         store_url: str,
         database: str | None,
-        security: OpenedSecurity,
+        security: LoadedSecurity,
         *,
         data: Path | None = None,
         sequencer_listens: str | None = None,
@@ -302,7 +302,7 @@ class _AgentProcess:
             if settings.gateway.listen:
                 await _open_gateway(stack, agent, settings.gateway, self._gateway_tls)
             if self._data is not None:
-                serving = Serving(
+                serving = ServerInfo(
                     pid=os.getpid(),
                     kafka_port=agent.kafka_port,
                     http_port=http_port,

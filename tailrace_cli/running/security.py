@@ -24,9 +24,9 @@ from agent.security.listeners import (
 from agent.security.tenant_placement import parse_tenants
 from tailrace.clock import Clock
 from tailrace.keepers import outlived
-from tailrace.rpc import openness
+from tailrace.rpc import exposure
 from tailrace.rpc.link import split_address
-from tailrace.rpc.opened_security import OpenedSecurity, SecurityFiles
+from tailrace.rpc.loaded_security import LoadedSecurity, SecurityFiles
 from tailrace.security.credentials import MIN_SECRET_CHARACTERS, BadCredential, read_secrets
 from tailrace.security.tls import BadCertificate, Tls, TlsFiles
 from tailrace_cli.errors import CommandFailed
@@ -39,15 +39,15 @@ REFRESH_SECONDS = 10.0
 """How often files are checked for changes."""
 
 
-def check_rpc_is_closed(*, listen: str | None, sequencers: Sequence[str], is_closed: bool) -> None:
+def check_rpc_not_exposed(*, listen: str | None, sequencers: Sequence[str], is_closed: bool) -> None:
     """Refuse RPC to or from other machines without a secret. Raises CommandFailed."""
     try:
-        openness.check_rpc_is_closed(listen=listen, sequencers=sequencers, is_closed=is_closed)
-    except openness.RpcIsOpen as error:
+        exposure.check_rpc_not_exposed(listen=listen, sequencers=sequencers, is_closed=is_closed)
+    except exposure.RpcExposed as error:
         raise CommandFailed(str(error)) from error
 
 
-def open_security(settings: Settings, *, data: Path | None = None) -> OpenedSecurity:
+def open_security(settings: Settings, *, data: Path | None = None) -> LoadedSecurity:
     """Open the secrets and certificates that this process shows to the other processes of its cluster.
 
     Args:
@@ -67,7 +67,7 @@ def open_security(settings: Settings, *, data: Path | None = None) -> OpenedSecu
         peer_name=tls.rpc_name,
     )
     try:
-        return OpenedSecurity(files)
+        return LoadedSecurity(files)
     except (BadCredential, BadCertificate) as error:
         raise CommandFailed(str(error)) from error
 
@@ -184,7 +184,7 @@ def _open_tls(
 
 @asynccontextmanager
 async def kept_current(
-    clock: Clock, registry: CollectorRegistry, rpc: OpenedSecurity, *identities: Tls | None
+    clock: Clock, registry: CollectorRegistry, rpc: LoadedSecurity, *identities: Tls | None
 ) -> AsyncIterator[None]:
     """Reload replaced files inside the block, and export when certificates expire as metrics."""
     served = [tls for tls in identities if tls is not None]
@@ -207,7 +207,7 @@ async def kept_current(
         await asyncio.gather(keeper, return_exceptions=True)
 
 
-def _export(registry: CollectorRegistry, rpc: OpenedSecurity, served: Sequence[Tls]) -> None:
+def _export(registry: CollectorRegistry, rpc: LoadedSecurity, served: Sequence[Tls]) -> None:
     expiry = Gauge(
         "tailrace_tls_certificate_expiry_timestamp_seconds",
         "When the certificate in use expires, in seconds of Unix time.",

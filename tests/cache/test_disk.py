@@ -19,7 +19,7 @@ from cache import disk as disk_module
 from cache.chunk import ChunkBytes, ChunkId, ChunkRef
 from cache.chunk_cache import ChunkCache
 from cache.chunk_file import CHUNKS, ChunkFile, open_disk_file
-from cache.disk import PAUSE_SECONDS, READ_SECONDS, DiskTier, LeftBefore, open_disk_tier
+from cache.disk import PAUSE_SECONDS, READ_SECONDS, DiskTier, EvictionHistory, open_disk_tier
 from cache.disk_index import PAGE_BYTES, whole_pages
 from cache.observer import DiskRead, DiskWrite, NoObserver, Tier
 from cache.ring import ZoneRing
@@ -158,7 +158,7 @@ def test_one_pass_through_old_records_writes_nothing_and_the_second_all_of_them(
 
 
 def test_what_left_memory_before_is_remembered_about_as_far_back_as_the_disk_reaches() -> None:
-    left = LeftBefore(reach_bytes=10)
+    left = EvictionHistory(reach_bytes=10)
     assert not any(left.note(str(number), 1) for number in range(15))
     assert left.note("9", 1)
     assert not any(left.note(str(number), 1) for number in range(100, 115))

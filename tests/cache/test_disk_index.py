@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from cache.disk_index import PAGE_BYTES, DiskIndex, DiskPlace
+from cache.disk_index import PAGE_BYTES, DiskIndex, DiskLocation
 
 CAPACITY = 10 * PAGE_BYTES + 100
 LENGTHS = st.integers(0, 12 * PAGE_BYTES)
@@ -35,7 +35,7 @@ class DiskIndexMachine(RuleBasedStateMachine):
             range(start // PAGE_BYTES, -(-(start + length) // PAGE_BYTES)), self.writes
         )
         if not fails:
-            self.index.add(DiskPlace(name, start, length, self.writes))
+            self.index.add(DiskLocation(name, start, length, self.writes))
             self.of_name[name] = length, self.writes
 
     @rule(name=st.integers(0, 12).map(str))
@@ -69,7 +69,7 @@ TestDiskIndex = DiskIndexMachine.TestCase
 def placed_in(index: DiskIndex, name: str, length: int = PAGE_BYTES) -> None:
     start = index.reserve(length)
     assert start is not None
-    index.add(DiskPlace(name, start, length, 0))
+    index.add(DiskLocation(name, start, length, 0))
 
 
 def held(index: DiskIndex, names: str) -> str:

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from cache.eviction import ByAge, ByTurn, S3Fifo
+from cache.eviction import FifoCache, FirstReadFifo, S3Fifo
 
 
 class S3FifoMachine(RuleBasedStateMachine):
@@ -74,7 +74,7 @@ def test_what_comes_back_soon_after_it_was_pushed_out_stays_longer() -> None:
 
 
 def test_by_age_the_oldest_goes_first_and_is_given_back() -> None:
-    fresh: ByAge[str, int] = ByAge(25)
+    fresh: FifoCache[str, int] = FifoCache(25)
     assert fresh.put("a", 1, 10) == []
     assert fresh.put("b", 2, 10) == []
     fresh.get("a")
@@ -86,7 +86,7 @@ def test_by_age_the_oldest_goes_first_and_is_given_back() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 30))))
 def test_by_age_never_exceeds_its_budget(puts: list[tuple[int, int]]) -> None:
-    fresh: ByAge[int, int] = ByAge(50)
+    fresh: FifoCache[int, int] = FifoCache(50)
     for key, size in puts:
         fresh.put(key, size, size)
         assert fresh.bytes_held <= 50
@@ -97,7 +97,7 @@ class ByTurnMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cache: ByTurn[int, int] = ByTurn(100)
+        self.cache: FirstReadFifo[int, int] = FirstReadFifo(100)
         self.sizes: dict[int, int] = {}
 
     @rule(key=st.integers(0, 20), size=st.integers(0, 120), is_read=st.booleans())
@@ -133,7 +133,7 @@ TestByTurn = ByTurnMachine.TestCase
 
 
 def test_what_had_its_first_reader_first_goes_first_however_late_it_is_read_again() -> None:
-    cache: ByTurn[str, int] = ByTurn(30)
+    cache: FirstReadFifo[str, int] = FirstReadFifo(30)
     for key in ("passed", "needed"):
         cache.put(key, 1, 10)
     cache.get("passed")

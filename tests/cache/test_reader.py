@@ -23,7 +23,7 @@ from cache.mixed_reader import STEP_CHUNKS
 from cache.observer import NoObserver, Tier
 from cache.peer import ChunkRequest, PeerServer
 from cache.read_batches import ReadBatches, ReadRequest
-from cache.reader import BatchReader, FoundRecord
+from cache.reader import BatchReader, OffsetAndTimestamp
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
 from sequencer.api.agents import Ring
@@ -301,7 +301,7 @@ def test_short_old_runs_are_joined_by_their_second_reader_and_sent_as_one_view_t
     asyncio.run(whole())
 
 
-def test_who_begins_within_a_stretch_of_old_runs_goes_on_with_the_next() -> None:
+def test_a_reader_that_begins_within_a_joined_run_continues_with_the_next() -> None:
     async def whole() -> None:
         clock = ManualClock()
         store = MemoryStore(clock)
@@ -312,9 +312,9 @@ def test_who_begins_within_a_stretch_of_old_runs_goes_on_with_the_next() -> None
         for _ in range(2):
             reader.read_held(late, request(late[0].base_offset, 1 << 20))
         within = reader.read_held(runs[1:], request(6, 1 << 20))
-        assert within is not None and len(within.parts) == 2 * LEAST_JOINED, "all but a run, and a stretch"
+        assert within is not None and len(within.parts) == 2 * LEAST_JOINED, "all but a run, and a joined run"
         again = reader.read_held(runs[1:], request(6, 1 << 20))
-        assert again is not None and len(again.parts) == 3, "a run in part, and two stretches"
+        assert again is not None and len(again.parts) == 3, "a run in part, and two joined runs"
         assert batches_in(again) == batches_in(within) == batches_in(first)[3:]
 
     asyncio.run(whole())
@@ -520,7 +520,7 @@ def test_longer_runs_are_joined_and_not_copied() -> None:
     asyncio.run(whole())
 
 
-def test_long_runs_are_joined_as_far_as_they_fill_a_stretch() -> None:
+def test_long_runs_are_joined_up_to_the_size_of_a_joined_run() -> None:
     async def whole() -> None:
         clock = ManualClock()
         store = MemoryStore(clock)
@@ -529,13 +529,13 @@ def test_long_runs_are_joined_as_far_as_they_fill_a_stretch() -> None:
         for _ in range(2):
             await reader.read(runs, request(0, 1 << 20))
             reader.read_held(runs, request(0, 1 << 20))
-        joined = [number for number in range(12) if reader._mixed.framed.stretch_at(runs[number]) is not None]
+        joined = [number for number in range(12) if reader._mixed.framed.joined_at(runs[number]) is not None]
         assert joined == [0, 3, 6], "three runs fill one; so few as are left may be followed by others"
 
     asyncio.run(whole())
 
 
-def test_a_run_that_is_joined_anew_keeps_nothing_of_an_earlier_stretch() -> None:
+def test_a_run_that_is_joined_again_keeps_nothing_of_the_earlier_joined_run() -> None:
     async def whole() -> None:
         clock = ManualClock()
         store = MemoryStore(clock)
@@ -741,12 +741,12 @@ def test_a_time_is_found_within_a_run_of_any_codec() -> None:
         store = MemoryStore(clock)
         await store.put("m/1", [body])
         reader = reader_over(store, clock)
-        assert await reader.find_timestamp(run, T0, 0) == FoundRecord(50, T0 + 100)
-        assert await reader.find_timestamp(run, T0 + 102, 0) == FoundRecord(52, T0 + 102)
-        assert await reader.find_timestamp(run, T0 + 103, 0) == FoundRecord(53, T0 + 200)
-        assert await reader.find_timestamp(run, T0, 54) == FoundRecord(54, T0 + 201)
+        assert await reader.find_timestamp(run, T0, 0) == OffsetAndTimestamp(50, T0 + 100)
+        assert await reader.find_timestamp(run, T0 + 102, 0) == OffsetAndTimestamp(52, T0 + 102)
+        assert await reader.find_timestamp(run, T0 + 103, 0) == OffsetAndTimestamp(53, T0 + 200)
+        assert await reader.find_timestamp(run, T0, 54) == OffsetAndTimestamp(54, T0 + 201)
         assert await reader.find_timestamp(run, T0 + 203, 0) is None
-        assert await reader.find_latest(run, 0) == FoundRecord(55, T0 + 202)
+        assert await reader.find_latest(run, 0) == OffsetAndTimestamp(55, T0 + 202)
         assert await reader.find_latest(run, 56) is None
 
     asyncio.run(whole())
@@ -767,9 +767,9 @@ def test_by_time_a_batch_whose_records_cannot_be_read_is_passed_over() -> None:
         store = MemoryStore(clock)
         await store.put("m/1", [body])
         reader = reader_over(store, clock)
-        assert await reader.find_timestamp(run, T0, 0) == FoundRecord(3 * len(unreadable), T0 + 100)
+        assert await reader.find_timestamp(run, T0, 0) == OffsetAndTimestamp(3 * len(unreadable), T0 + 100)
         assert await reader.find_timestamp(run, T0 + 900, 0) is None
-        assert await reader.find_latest(run, 0) == FoundRecord(3 * len(unreadable) + 2, T0 + 102)
+        assert await reader.find_latest(run, 0) == OffsetAndTimestamp(3 * len(unreadable) + 2, T0 + 102)
 
     asyncio.run(whole())
 
@@ -1101,8 +1101,10 @@ def test_a_time_is_found_in_a_parquet_run(parquet: tuple[Run, bytes, list[tuple[
         store = MemoryStore(clock)
         await store.put("p/1", [body])
         reader = reader_over(store, clock)
-        assert await reader.find_timestamp(run, T0 + 151, 0) == FoundRecord(source[15][0] + 1, T0 + 151)
-        assert await reader.find_timestamp(run, T0 + 154, 0) == FoundRecord(source[16][0], T0 + 160)
+        assert await reader.find_timestamp(run, T0 + 151, 0) == OffsetAndTimestamp(
+            source[15][0] + 1, T0 + 151
+        )
+        assert await reader.find_timestamp(run, T0 + 154, 0) == OffsetAndTimestamp(source[16][0], T0 + 160)
         assert await reader.find_timestamp(run, T0 + 999, 0) is None
         last = await reader.find_timestamp(run, run.max_timestamp, 0)
         assert last is not None and await reader.find_latest(run, source[15][0]) == last

@@ -26,7 +26,7 @@ from sequencer.api.errors import SwapRefused
 from sequencer.api.reads import OffsetQuery, OffsetsRequest, Run
 from sequencer.api.values import Value
 from sequencer.engine.committer import Committer
-from sequencer.methods import CalledSequencer, Method
+from sequencer.methods import FunctionSequencer, Method
 from sequencer.store.memory import MemoryRowStore
 from tailrace.batches.record_batch import CRC_START, DELETE_HORIZON_FLAG, Compression, crc_of, read_header
 from tailrace.batches.records import NewRecord, Record, encode_batch
@@ -552,7 +552,7 @@ def test_what_is_not_in_parquet_yet_is_not_read_for_a_pass() -> None:
                 asked.append(method.name)
                 return log.sequencer.call(method, request)  # type: ignore[attr-defined, no-any-return]
 
-            runs = await runs_within(CalledSequencer(counted), topic, {0: 0}, {0: 30_001})
+            runs = await runs_within(FunctionSequencer(counted), topic, {0: 0}, {0: 30_001})
             assert [run.kind for run in runs[0]] == [ObjectKind.PARQUET]
             assert asked == ["find_batches"]
 

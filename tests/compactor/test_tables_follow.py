@@ -38,7 +38,7 @@ from sequencer.api.topics import AlterConfig, ConfigChange, ConfigOperation, Con
 from sequencer.api.values import Empty, Value
 from sequencer.collector import collect
 from sequencer.engine.committer import Committer
-from sequencer.methods import CalledSequencer, Method
+from sequencer.methods import FunctionSequencer, Method
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.memory import MemoryStore
@@ -122,7 +122,7 @@ class World:
             fate.step(after=True)
             return answer
 
-        return CalledSequencer(call)
+        return FunctionSequencer(call)
 
     def syncing(self, fate: Fate) -> TableSync:
         return TableSync(

@@ -27,7 +27,7 @@ from sequencer.bounds import (
     ABORTED_BYTES,
     MAX_ANSWER_BYTES,
     MAX_ANSWER_RUNS,
-    AnswerRoom,
+    AnswerBudget,
     SummedRuns,
     run_bytes,
 )
@@ -193,9 +193,9 @@ def test_runs_after_which_the_ranges_do_not_fit_are_left_for_the_next_answer() -
             (found,) = (await sequencer.find_batches(FindRequest(everything(1)))).partitions
             most = MAX_ANSWER_BYTES // ABORTED_BYTES
             in_third = [12] * (2 * most)
-            assert AnswerRoom().take(SummedRuns.of(found.runs), ANY, in_third) == found.runs[:3]
-            assert AnswerRoom().take(SummedRuns.of(found.runs), ANY, [0] * (2 * most)) == found.runs[:1]
-            assert AnswerRoom().take(SummedRuns.of(found.runs), ANY, [12] * (most // 2)) == found.runs
+            assert AnswerBudget().take(SummedRuns.of(found.runs), ANY, in_third) == found.runs[:3]
+            assert AnswerBudget().take(SummedRuns.of(found.runs), ANY, [0] * (2 * most)) == found.runs[:1]
+            assert AnswerBudget().take(SummedRuns.of(found.runs), ANY, [12] * (most // 2)) == found.runs
 
     asyncio.run(scenario())
 
@@ -242,7 +242,7 @@ def test_a_run_larger_than_the_whole_answer_is_given_alone() -> None:
             found = await sequencer.find_batches(FindRequest(everything(2, max_bytes=ANY)))
             assert [len(each.runs) for each in found.partitions] == [1, 0]
             run = found.partitions[0].runs[0]
-            room = AnswerRoom(ANY)
+            room = AnswerBudget(ANY)
             assert room.take(SummedRuns.of([run, run]), ANY) == [run] and room.is_full
 
     asyncio.run(scenario())

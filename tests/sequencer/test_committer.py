@@ -20,7 +20,7 @@ from sequencer.api.producers import InitProducer
 from sequencer.api.topics import CreateTopic, MetadataRequest
 from sequencer.checkpoint.checkpointer import Checkpointer
 from sequencer.engine.committer import Committer
-from sequencer.observer import Unobserved
+from sequencer.observer import NullObserver
 from sequencer.store.rows import Row, TransactionRow
 from sequencer.store.state import Draft
 from tailrace.object_store.memory import MemoryStore
@@ -307,7 +307,7 @@ def test_a_stalled_committer_that_was_replaced_answers_nothing_more() -> None:
     run(use)
 
 
-class Noted(Unobserved):
+class Noted(NullObserver):
     def __init__(self) -> None:
         self.groups: list[int] = []
         self.queued: list[int] = []

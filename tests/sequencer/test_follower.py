@@ -43,7 +43,7 @@ from sequencer.api.transactions import (
 )
 from sequencer.api.values import Value
 from sequencer.engine.committer import Committer
-from sequencer.engine.follower import Behind, Follower
+from sequencer.engine.follower import Follower, FollowerBehind
 from sequencer.engine.requests import QUERIES
 from sequencer.methods import AS_NEWEST, AS_SEEN, METHODS
 from sequencer.reading.journal import CHAIN, NUMBER, Journal, JournalGap
@@ -305,7 +305,7 @@ def test_a_question_is_answered_as_of_what_the_asker_has_seen() -> None:
         reads = world.store.reads
         assert await names(seen) == ["a", "b"]
         assert await names(seen) == ["a", "b"] and world.store.reads == reads + 1
-        with pytest.raises(Behind):
+        with pytest.raises(FollowerBehind):
             await names(seen + 1)
 
     run(use)

@@ -25,7 +25,7 @@ from sequencer.api.producers import InitProducer
 from sequencer.api.topics import CreateTopic, DeleteTopic, Topic
 from sequencer.api.transactions import EndTransaction, TransactionRef
 from sequencer.api.values import Empty
-from sequencer.engine import expiry, group_commit, group_deletion, look_ups
+from sequencer.engine import expiry, group_commit, group_deletion, row_lookup
 from sequencer.engine.follower import Follower
 from sequencer.pages import lag_pages
 from sequencer.reading import positions as reading
@@ -616,7 +616,7 @@ def test_a_group_that_was_read_is_not_read_again_when_it_has_another_position() 
 def test_a_group_is_deleted_with_all_its_positions_which_are_read_page_by_page(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(look_ups, "POSITIONS_AT_ONCE", 2)
+    monkeypatch.setattr(row_lookup, "POSITIONS_AT_ONCE", 2)
 
     async def use(world: World) -> None:
         await world.commit_wide("g", await world.sequencer.create_topic(CreateTopic("wide", 5, {})))

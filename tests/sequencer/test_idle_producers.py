@@ -15,7 +15,7 @@ from sequencer.api.topics import DeleteTopic
 from sequencer.api.values import Empty
 from sequencer.engine import expiry
 from sequencer.engine.follower import Follower
-from sequencer.rules.kept import forget, kept_producers
+from sequencer.rules.time_to_live import forget, producer_lifetime
 from sequencer.store import recent_rows
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.recent_rows import RecentRows
@@ -228,7 +228,7 @@ def test_producers_are_forgotten_page_by_page_and_one_that_wrote_meanwhile_is_ke
 
 
 def test_one_that_writes_between_the_look_and_the_decision_is_not_forgotten() -> None:
-    kept = kept_producers(SETTINGS)
+    kept = producer_lifetime(SETTINGS)
     row = ProducerRow(UUID(int=1), 0, 7, 0, [], 0, updated_ms=kept.ms)
     draft = Draft(HotState({}), now_ms=kept.ms + 10)
     draft.looked_up[ProducerRow][row.key] = row

@@ -17,13 +17,13 @@ from sequencer.api.commits import ObjectKind, SessionRef
 from sequencer.api.errors import UnknownGroup
 from sequencer.api.groups import LagsRequest
 from sequencer.api.reads import Run
+from sequencer.reading.maintenance import Maintenance
 from sequencer.reading.positions import Positions
-from sequencer.reading.upkeep import Upkeep
 from sequencer.rules import leases, repeats, upload_sessions
 from sequencer.rules.group_watch import GroupWatch
-from sequencer.rules.kept import forget
 from sequencer.rules.repeats import are_too_large, forget_surplus
 from sequencer.rules.retention import plan_retention
+from sequencer.rules.time_to_live import forget
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import (
@@ -313,14 +313,14 @@ def looks_of_a_pass(rows: int, changed: int) -> tuple[int, int]:
 
     async def scenario() -> tuple[int, int]:
         state, store = idle(rows), OneOldRun(ManualClock(wall_ms=NOW))
-        upkeep = Upkeep(state, SETTINGS)
+        maintenance = Maintenance(state, SETTINGS)
 
         async def look() -> None:
-            await upkeep.fill()
-            assert not await upkeep.groups.take(state, NOW)
-            for kind in upkeep.kept:
-                assert upkeep.take_unused(kind, NOW, 100) == ([], 0)
-            plan = await plan_retention(state, store, SETTINGS, upkeep.partitions)
+            await maintenance.fill()
+            assert not await maintenance.groups.take(state, NOW)
+            for kind in maintenance.lifetimes:
+                assert maintenance.take_unused(kind, NOW, 100) == ([], 0)
+            plan = await plan_retention(state, store, SETTINGS, maintenance.partitions)
             assert not plan.removable and not plan.due and not plan.has_more
 
         await look()
@@ -329,7 +329,7 @@ def looks_of_a_pass(rows: int, changed: int) -> tuple[int, int]:
             changes.put(PartitionRow(UUID(int=1), each, 0, 9, -1, [LogEpoch(0, 0)]))
             changes.put(GroupOffsetRow(f"g{each}", UUID(int=1), 0, 6, 0, "", NOW + 1, None))
         state.apply(changes)
-        upkeep.note(changes)
+        maintenance.note(changes)
         state.visited.clear()
         store.asked = 0
         await look()
@@ -347,24 +347,24 @@ def test_housekeeping_visits_what_was_used_and_nothing_that_is_idle() -> None:
 
 def test_a_transactional_id_is_forgotten_when_its_time_has_come_and_not_before() -> None:
     state = idle(10)
-    upkeep = Upkeep(state, SETTINGS)
-    asyncio.run(upkeep.fill())
+    maintenance = Maintenance(state, SETTINGS)
+    asyncio.run(maintenance.fill())
     used = Changes()
     used.put(TransactionRow.new("t3", producer_id=3, timeout_ms=1, now_ms=NOW + 1_000_000))
     state.apply(used)
     kept = SETTINGS.transactional_id_expiration_ms
-    assert upkeep.take_unused(TransactionRow, NOW + kept - 700_000, 100) == ([], 0)
-    unused, looked = upkeep.take_unused(TransactionRow, NOW + kept, 100)
+    assert maintenance.take_unused(TransactionRow, NOW + kept - 700_000, 100) == ([], 0)
+    unused, looked = maintenance.take_unused(TransactionRow, NOW + kept, 100)
     assert looked == 10 and sorted(unused) == [(f"t{each}",) for each in (0, 1, 2, 4, 5, 6, 7, 8, 9)]
-    upkeep.put_back_unused(TransactionRow, unused[:1], NOW + kept)
-    later, _ = upkeep.take_unused(TransactionRow, NOW + kept + 2_000_000, 100)
+    maintenance.put_back_unused(TransactionRow, unused[:1], NOW + kept)
+    later, _ = maintenance.take_unused(TransactionRow, NOW + kept + 2_000_000, 100)
     assert sorted(later) == sorted([unused[0], ("t3",)]), "one could not be removed, one was used later"
 
 
 def test_what_is_kept_for_repeats_is_forgotten_in_time_and_a_write_that_goes_on_is_not() -> None:
     state = idle(10)
-    upkeep = Upkeep(state, SETTINGS)
-    asyncio.run(upkeep.fill())
+    maintenance = Maintenance(state, SETTINGS)
+    asyncio.run(maintenance.fill())
     renewed = Changes()
     renewed.put(WriteRow(UUID(int=3), 1, 2, NOW + 90 * 24 * 3_600_000))
     renewed.put(AnswerRow(UUID(int=99), b"", NOW + 1_000))
@@ -373,8 +373,8 @@ def test_what_is_kept_for_repeats_is_forgotten_in_time_and_a_write_that_goes_on_
     draft = Draft(state, later)
     forgotten = {}
     for kind in (WriteRow, AnswerRow, SwapRow):
-        keys, _ = upkeep.take_unused(kind, later, 100)
-        forgotten[kind] = forget(draft, kind, keys, upkeep.kept[kind])
+        keys, _ = maintenance.take_unused(kind, later, 100)
+        forgotten[kind] = forget(draft, kind, keys, maintenance.lifetimes[kind])
     assert forgotten == {WriteRow: 9, AnswerRow: 10, SwapRow: 0}
     assert [row.write_id.int for row in draft.all(WriteRow)] == [3]
     assert [row.request_id.int for row in draft.all(AnswerRow)] == [99], "it appeared after the others"
@@ -382,7 +382,7 @@ def test_what_is_kept_for_repeats_is_forgotten_in_time_and_a_write_that_goes_on_
 
 def test_a_token_that_expires_earlier_than_before_is_forgotten_then_and_is_looked_at_once() -> None:
     state = HotState({})
-    upkeep = Upkeep(state, SETTINGS)
+    maintenance = Maintenance(state, SETTINGS)
     first = DelegationTokenRow(
         "f", "id", "User:alice", "User:alice", [], NOW, NOW + 9_000_000, NOW + 99_000_000
     )
@@ -390,10 +390,10 @@ def test_a_token_that_expires_earlier_than_before_is_forgotten_then_and_is_looke
         changes = Changes()
         changes.put(msgspec.structs.replace(first, expires_ms=expires_ms))
         state.apply(changes)
-        upkeep.note(changes)
-    assert upkeep.take_unused(DelegationTokenRow, NOW + 50_000, 100) == ([], 0)
-    assert upkeep.take_unused(DelegationTokenRow, NOW + 60_000, 100) == ([("f",)], 1)
-    assert upkeep.take_unused(DelegationTokenRow, NOW + 99_000_000, 100) == ([], 0)
+        maintenance.note(changes)
+    assert maintenance.take_unused(DelegationTokenRow, NOW + 50_000, 100) == ([], 0)
+    assert maintenance.take_unused(DelegationTokenRow, NOW + 60_000, 100) == ([("f",)], 1)
+    assert maintenance.take_unused(DelegationTokenRow, NOW + 99_000_000, 100) == ([], 0)
 
 
 def test_answers_beyond_the_bound_are_forgotten_the_oldest_first() -> None:

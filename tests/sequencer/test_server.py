@@ -22,7 +22,7 @@ from sequencer.client import SequencerClient
 from sequencer.engine.committer import Committer
 from sequencer.http import SequencerPages
 from sequencer.methods import METHODS
-from sequencer.observer import Unobserved
+from sequencer.observer import NullObserver
 from sequencer.recovery.bucket_scan import read_checkpoints
 from sequencer.server import SequencerServer, ServerSettings
 from sequencer.store.rows import Identity, Row, TopicRow
@@ -79,7 +79,7 @@ class SlowLoads(HookedRowStore):
         return await super().load()
 
 
-class NotedCalls(Unobserved):
+class NotedCalls(NullObserver):
     """Keeps which calls were answered, at which end."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from sequencer.api.agents import AgentInfo, AgentLease, AgentRef
 from sequencer.api.topics import MetadataRequest
 from sequencer.engine.committer import Committer
-from sequencer.engine.silence import NAMED_AT_ONCE
+from sequencer.engine.silent_agents import NAMED_AT_ONCE
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
 from tests.support.clocks import ManualClock, SeededEntropy

@@ -12,7 +12,7 @@ from agent.groups import coordinator
 from cache import framed, in_place, layout, mixed_reader
 from sequencer import bounds
 from sequencer.checkpoint import snapshot
-from sequencer.engine import expiry, group_commit, group_deletion, look_ups
+from sequencer.engine import expiry, group_commit, group_deletion, row_lookup
 from sequencer.reading import positions, subscriptions, view
 from sequencer.reading import queries as reading
 from sequencer.rules import compaction, deleted_topics, garbage, retention_watch, sizes
@@ -26,7 +26,7 @@ LOW: tuple[tuple[ModuleType, str, object], ...] = (
     (reading, "MAX_SCANNED", 2),
     (group_commit, "ROWS_OF_A_GROUP", 8),
     (group_commit, "WORK_IN_A_TURN", 1),
-    (look_ups, "POSITIONS_AT_ONCE", 2),
+    (row_lookup, "POSITIONS_AT_ONCE", 2),
     (group_deletion, "POSITIONS_AT_ONCE", 1),
     (reading, "LEAST_RUNS", 2),
     (reading, "LEAST_BYTES", 300),
@@ -63,7 +63,7 @@ SMALL_PIECES: tuple[tuple[ModuleType, str, object], ...] = (
     (mixed_reader, "BATCHES_IN_A_TURN", 3),
     (in_place, "FEW_RUNS", 4),
 )
-"""A few runs make a stretch, batches of two or three records are large, and a chunk remembers few runs."""
+"""A few runs make a joined run, batches of two or three records are large, and a chunk remembers few runs."""
 
 
 @contextmanager

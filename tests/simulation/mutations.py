@@ -57,13 +57,13 @@ import sequencer.rules.deleted_topics as deleted_topics
 import sequencer.rules.garbage as garbage
 import sequencer.rules.group_watch as group_watch
 import sequencer.rules.groups as groups
-import sequencer.rules.kept as kept
 import sequencer.rules.leases as leases
 import sequencer.rules.positions as positions
 import sequencer.rules.producers as producers
 import sequencer.rules.repeats as repeats
 import sequencer.rules.retention as retention
 import sequencer.rules.shares as shares
+import sequencer.rules.time_to_live as kept
 import sequencer.rules.topics as topics
 import sequencer.rules.transactions as transactions
 import sequencer.rules.upload_sessions as upload_sessions
@@ -102,12 +102,12 @@ from sequencer.api.transactions import AbortedProducer
 from sequencer.api.values import Empty
 from sequencer.checkpoint.checkpointer import Checkpointer
 from sequencer.engine.follower import Follower
-from sequencer.engine.look_ups import LookUps
+from sequencer.engine.row_lookup import RowLookup
 from sequencer.engine.term import Term
 from sequencer.reading.positions import Positions
 from sequencer.reading.subscriptions import Subscriptions
 from sequencer.reading.topic_changes import TopicChanges
-from sequencer.reading.view import View
+from sequencer.reading.view import CommitterView
 from sequencer.rules import assign
 from sequencer.rules.producers import STORE, SequenceCheck
 from sequencer.rules.retention_watch import PartitionWatch
@@ -133,7 +133,7 @@ from sequencer.store.rows import (
     key_of,
 )
 from sequencer.store.state import Draft, HotState, replace_row
-from sequencer.store.sums import Moves
+from sequencer.store.sums import SumDeltas
 from tailrace.batches.record_batch import crc_of, patch_base_offset_and_epoch, read_header
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.turns import Steps, at_once
@@ -1160,8 +1160,8 @@ def _sends_whole_runs_without_a_limit(original: Any) -> Any:
     return add
 
 
-def _wants_stretches_without_a_limit(original: Any) -> Any:
-    """A stretch is sent past the last stable offset."""
+def _wants_joined_runs_without_a_limit(original: Any) -> Any:
+    """A joined run is sent past the last stable offset."""
 
     def is_wanted(self: Any, runs: Any, first: Any, **asked: Any) -> Any:
         return original(self, runs, first, **{**asked, "end_limit": 1 << 62})
@@ -1840,17 +1840,17 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a producer that is not in memory counts as new",
-        [(LookUps, "_rows_under", _looks_none_up(ProducerRow))],
+        [(RowLookup, "_rows_under", _looks_none_up(ProducerRow))],
         {"idempotent_producers": 2},
     ),
     Mutation(
         "a producer whose look-up failed counts as new",
-        [(LookUps, "_rows_under", _takes_a_failed_read_for_an_empty_one)],
+        [(RowLookup, "_rows_under", _takes_a_failed_read_for_an_empty_one)],
         {"idempotent_producers": 3, "partitions": 3, "has_low_bounds": True, "failing_writes": 0.3},
     ),
     Mutation(
         "a second look-up of a producer returns the outdated row of the first",
-        [(LookUps, "_rows_under", _keeps_what_it_looked_up(ProducerRow))],
+        [(RowLookup, "_rows_under", _keeps_what_it_looked_up(ProducerRow))],
         {"idempotent_producers": 2, "has_low_bounds": True},
     ),
     Mutation(
@@ -1882,7 +1882,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("runs that a swap or retention removed are still counted", [(Draft, "delete_run", _deletes_uncounted)],
              COMPACTS),
     Mutation(
-        "a retired object is still counted as live", [(Moves, "object", _counts_retired_objects_as_live)], COMPACTS
+        "a retired object is still counted as live", [(SumDeltas, "object", _counts_retired_objects_as_live)], COMPACTS
     ),
     Mutation(
         "an agent does not learn which topics have changed", [(TopicChanges, "_changed_since", always([]))],
@@ -1908,7 +1908,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a database transaction becomes visible one kind of row at a time",
-        [(View, "show", _shows_kind_after_kind)],
+        [(CommitterView, "show", _shows_kind_after_kind)],
         TRANSACTIONS,
     ),
     Mutation(
@@ -2112,8 +2112,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         TRANSACTIONS,
     ),
     Mutation(
-        "a stretch of joined runs is sent past the last stable offset",
-        [(framed.Stretch, "is_wanted", _wants_stretches_without_a_limit)],
+        "a joined run is sent past the last stable offset",
+        [(framed.JoinedRun, "is_wanted", _wants_joined_runs_without_a_limit)],
         {**TRANSACTIONS, "rereads": True},
     ),
     Mutation(
@@ -2137,7 +2137,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "an answer without room for all runs omits the first one",
-        [(bounds.AnswerRoom, "take", _begins_full_answers_late)],
+        [(bounds.AnswerBudget, "take", _begins_full_answers_late)],
         {"has_low_bounds": True},
     ),
     Mutation(
@@ -2234,12 +2234,12 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a position that is not in memory counts as new",
-        [(LookUps, "_rows_under", _looks_none_up(GroupOffsetRow))],
+        [(RowLookup, "_rows_under", _looks_none_up(GroupOffsetRow))],
         {**GROUPS, "has_low_bounds": True},
     ),
     Mutation(
         "a second look-up of a position returns the outdated row of the first",
-        [(LookUps, "_rows_under", _keeps_what_it_looked_up(GroupOffsetRow))],
+        [(RowLookup, "_rows_under", _keeps_what_it_looked_up(GroupOffsetRow))],
         {**GROUPS, "has_low_bounds": True},
     ),
     Mutation(
@@ -2371,7 +2371,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     # --- what is forgotten
     Mutation(
-        "a producer expires too early", [(kept, "kept_producers", _keeps_for_half_the_time)], FORGETS
+        "a producer expires too early", [(kept, "producer_lifetime", _keeps_for_half_the_time)], FORGETS
     ),
     Mutation(
         "producers never expire", [(expiry_module.Expiry, "_forget_producers", _forgets_none)], FORGETS

@@ -38,7 +38,7 @@ from tailrace.rpc import (
 from tailrace.rpc.client import following
 from tailrace.rpc.frames import LENGTH, Header, decode_frame, encode_frame
 from tailrace.rpc.hello import HELLO, make_hello
-from tailrace.rpc.strangers import Strangers
+from tailrace.rpc.pending_hellos import PendingHellos
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.simulated_link import SimulatedLink, Weather
@@ -364,23 +364,23 @@ def test_of_too_many_strangers_the_oldest_goes_and_is_counted() -> None:
             raise ConnectionResetError
         assert server.connections == 2
         assert (await client.call("add", Number(1), Number, PATIENCE_SECONDS))[0].value == 2
-        assert server.refused_strangers == 2  # the second made room for the client
+        assert server.refused_hellos == 2  # the second made room for the client
         for _, writer in silent:
             writer.close()
 
-    with_server(use, {"max_strangers": 2})
+    with_server(use, {"max_pending_hellos": 2})
 
 
 def test_of_strangers_from_several_addresses_the_one_with_most_loses_its_oldest() -> None:
-    strangers = Strangers[int](limit=4)
-    assert [strangers.add(number, "flood") for number in range(3)] == [None] * 3
-    assert strangers.add(10, "quiet") is None
-    assert [strangers.add(number, "flood") for number in (3, 4)] == [0, 1]
-    strangers.discard(10)
-    strangers.discard(10)
-    assert strangers.add(11, "other") is None
-    assert strangers.add(12, "other") == 2
-    assert list(strangers) == [3, 4, 11, 12]
+    pending_hellos = PendingHellos[int](limit=4)
+    assert [pending_hellos.add(number, "flood") for number in range(3)] == [None] * 3
+    assert pending_hellos.add(10, "quiet") is None
+    assert [pending_hellos.add(number, "flood") for number in (3, 4)] == [0, 1]
+    pending_hellos.discard(10)
+    pending_hellos.discard(10)
+    assert pending_hellos.add(11, "other") is None
+    assert pending_hellos.add(12, "other") == 2
+    assert list(pending_hellos) == [3, 4, 11, 12]
 
 
 def test_frames_above_the_limit_are_refused_on_either_side_before_they_are_sent() -> None:

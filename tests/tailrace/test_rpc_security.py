@@ -29,6 +29,7 @@ from tailrace.rpc import (
     decode_body,
     encode_body,
 )
+from tailrace.rpc.exposure import is_private
 from tailrace.rpc.frames import LENGTH, Failure, Frame, Header, decode_frame, encode_frame
 from tailrace.rpc.hello import (
     HELLO,
@@ -42,8 +43,7 @@ from tailrace.rpc.hello import (
     make_hello,
     spoken_versions,
 )
-from tailrace.rpc.opened_security import OpenedSecurity, SecurityFiles
-from tailrace.rpc.openness import is_private
+from tailrace.rpc.loaded_security import LoadedSecurity, SecurityFiles
 from tailrace.rpc.security import MAC_BYTES, FrameSigner, FrameVerifier
 from tailrace.security.credentials import BadCredential
 from tests.support.clocks import SeededEntropy
@@ -431,7 +431,7 @@ def test_secrets_in_a_file_are_exchanged_while_they_are_in_use(tmp_path: Path) -
     file = tmp_path / "rpc.secret"
     file.touch(0o600)
     file.write_text(old)
-    opened = OpenedSecurity(SecurityFiles(secret_file=file))
+    opened = LoadedSecurity(SecurityFiles(secret_file=file))
     assert opened.rpc.secrets == (SECRET,)
 
     file.write_text(f"{new}\n{old}\n")
@@ -452,6 +452,6 @@ def test_secrets_in_a_file_are_exchanged_while_they_are_in_use(tmp_path: Path) -
 
 def test_a_short_secret_is_refused_without_showing_it(tmp_path: Path) -> None:
     with pytest.raises(BadCredential, match="a secret has 8 characters") as refused:
-        OpenedSecurity(SecurityFiles(secret="hushhush"))
+        LoadedSecurity(SecurityFiles(secret="hushhush"))
     assert "hush" not in str(refused.value)
     assert "hush" not in repr(SecurityFiles(secret="hushhush"))

@@ -165,7 +165,7 @@ def test_silent_peers_have_a_limit_before_their_handshake(authority: Authority, 
 
     async def run() -> None:
         server = RpcServer(
-            _echo, clock=SystemClock(), entropy=SystemEntropy(), security=security, max_strangers=1
+            _echo, clock=SystemClock(), entropy=SystemEntropy(), security=security, max_pending_hellos=1
         )
         await server.listen(HERE, 0)
         try:
@@ -173,7 +173,7 @@ def test_silent_peers_have_a_limit_before_their_handshake(authority: Authority, 
             refused, writer = await asyncio.open_connection(HERE, server.port)
             with suppress(ConnectionResetError):
                 assert await refused.read() == b""
-            assert server.refused_strangers == 1
+            assert server.refused_hellos == 1
             silent.close()
             writer.close()
         finally:

@@ -12,9 +12,9 @@ import pytest
 from tailrace_cli.app import main
 from tailrace_cli.connections.connecting import check_exists
 from tailrace_cli.errors import CommandFailed
-from tailrace_cli.running.data_folder import Served, Serving, last_served, shown_as_serving
+from tailrace_cli.running.data_folder import ServedStores, ServerInfo, last_served, shown_as_serving
 
-SERVING = Serving(pid=1, kafka_port=9092, http_port=9644, rpc="127.0.0.1:1", store="memory:")
+SERVING = ServerInfo(pid=1, kafka_port=9092, http_port=9644, rpc="127.0.0.1:1", store="memory:")
 
 
 @pytest.mark.parametrize(
@@ -51,17 +51,17 @@ def test_a_database_that_opening_would_create_is_refused(tmp_path: Path, databas
 @pytest.mark.parametrize(
     ("given", "found"),
     [
-        (Served(), Served("{data}/objects", "sqlite:///{data}/tailrace.db")),
-        (Served("records", "sqlite:///rows.db"), Served("{here}/records", "sqlite:///{here}/rows.db")),
-        (Served("s3://b/p?region=r", "sqlite:////var/rows.db"), Served("s3://b/p?region=r", "sqlite:////var/rows.db")),
+        (ServedStores(), ServedStores("{data}/objects", "sqlite:///{data}/tailrace.db")),
+        (ServedStores("records", "sqlite:///rows.db"), ServedStores("{here}/records", "sqlite:///{here}/rows.db")),
+        (ServedStores("s3://b/p?region=r", "sqlite:////var/rows.db"), ServedStores("s3://b/p?region=r", "sqlite:////var/rows.db")),
         (
-            Served("memory:", "postgresql://u:hush@h:1/n?password=hush&sslpassword=hush&sslmode=require"),
-            Served("memory:", "postgresql://u@h:1/n?sslmode=require"),
+            ServedStores("memory:", "postgresql://u:hush@h:1/n?password=hush&sslpassword=hush&sslmode=require"),
+            ServedStores("memory:", "postgresql://u@h:1/n?sslmode=require"),
         ),
     ],
 )  # fmt: skip
 def test_what_was_served_is_found_after_the_stop_from_any_folder_and_without_a_password(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: Served, found: Served
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: ServedStores, found: ServedStores
 ) -> None:
     data, here = tmp_path / "data", tmp_path / "here"
     data.mkdir()
@@ -71,7 +71,7 @@ def test_what_was_served_is_found_after_the_stop_from_any_folder_and_without_a_p
         pass
     assert "hush" not in (data / "served.json").read_text()
     monkeypatch.chdir("/")
-    assert last_served(data) == Served(
+    assert last_served(data) == ServedStores(
         found.store.format(data=data, here=here), found.database.format(data=data, here=here)
     )
 
@@ -79,11 +79,13 @@ def test_what_was_served_is_found_after_the_stop_from_any_folder_and_without_a_p
 def test_a_folder_that_was_moved_is_found_where_it_is(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
-    with shown_as_serving(data, SERVING, Served(str(data / "objects"), f"sqlite:///{data}/tailrace.db")):
+    with shown_as_serving(
+        data, SERVING, ServedStores(str(data / "objects"), f"sqlite:///{data}/tailrace.db")
+    ):
         pass
     moved = tmp_path / "moved"
     os.rename(data, moved)
-    assert last_served(moved) == Served(str(moved / "objects"), f"sqlite:///{moved}/tailrace.db")
+    assert last_served(moved) == ServedStores(str(moved / "objects"), f"sqlite:///{moved}/tailrace.db")
 
 
 def test_what_was_served_but_cannot_be_read_is_one_line(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tailrace.rpc.opened_security import OpenedSecurity, SecurityFiles
-from tailrace.rpc.openness import is_loopback
+from tailrace.rpc.exposure import is_loopback
+from tailrace.rpc.loaded_security import LoadedSecurity, SecurityFiles
 from tailrace.settings import load_settings
 from tailrace_cli.app import main
 from tailrace_cli.errors import CommandFailed
@@ -216,13 +216,13 @@ def test_files_are_looked_at_again_after_an_unforeseen_error(monkeypatch: pytest
     async def scenario() -> None:
         clock, looks = ManualClock(), 0
 
-        def look(_: OpenedSecurity) -> None:
+        def look(_: LoadedSecurity) -> None:
             nonlocal looks
             looks += 1
             raise KeyError("a bug")
 
-        monkeypatch.setattr(OpenedSecurity, "refresh", look)
-        async with kept_current(clock, CollectorRegistry(), OpenedSecurity(SecurityFiles())):
+        monkeypatch.setattr(LoadedSecurity, "refresh", look)
+        async with kept_current(clock, CollectorRegistry(), LoadedSecurity(SecurityFiles())):
             for _ in range(3):
                 await asyncio.sleep(0)
                 clock.advance(REFRESH_SECONDS)

@@ -36,8 +36,8 @@ from sequencer.store.sql.postgres_url import check_files, read_url
 from sequencer.store.sql.row_codec import decode_run, text_to_database, uuid_to_database
 from sequencer.store.sql.sqlite import SqliteDatabase
 from tailrace.clock import Clock, Entropy
+from tailrace.gc_freeze import GcFreezer
 from tailrace.limits import INT64_MAX
-from tailrace.loaded import Loaded
 from tailrace.turns import Turns
 
 R = TypeVar("R", bound=Row)
@@ -210,7 +210,7 @@ class SqlRowStore:
     async def load(self) -> dict[type[Row], list[Row]]:
         tables = [self._tables[kind] for kind in HOT]
         loaded: dict[type[Row], list[Row]] = {kind: [] for kind in HOT}
-        count = Loaded()
+        count = GcFreezer()
         async with aclosing(
             self._database.fetch_pages([table.select_all for table in tables], LOADED_AT_ONCE)
         ) as pages:

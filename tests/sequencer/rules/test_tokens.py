@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from sequencer.api.errors import InvalidRequest, LimitReached, NotTokenOwner, TokenExpired, UnknownToken
 from sequencer.api.security import AlterToken, CreateToken, DelegationToken, TokensRequest
-from sequencer.rules.kept import forget, kept_rows
+from sequencer.rules.time_to_live import forget, row_lifetimes
 from sequencer.rules.tokens import alter_token, create_token, tokens
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import DelegationTokenRow
@@ -212,6 +212,6 @@ def test_expired_tokens_take_a_bounded_part_of_a_page(monkeypatch: pytest.Monkey
 def test_an_expired_token_is_removed() -> None:
     state = HotState({})
     created(state, asked())
-    kept = kept_rows(SETTINGS)[DelegationTokenRow]
+    kept = row_lifetimes(SETTINGS)[DelegationTokenRow]
     for now_ms, gone in ((NOW + HOUR - 1, 0), (NOW + HOUR, 1)):
         assert forget(Draft(state, now_ms), DelegationTokenRow, [(f"{1:064}",)], kept) == gone

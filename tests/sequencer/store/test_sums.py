@@ -1,4 +1,4 @@
-"""Sums over runs and objects are counters that each change moves."""
+"""Sums over runs and objects are counters that each change updates."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_each_change_moves_the_sums_as_it_moves_the_rows() -> None:
         swapped = await bench.said()
         assert swapped.runs == 2 and swapped.uncompacted_bytes == 100
         await local.swap(swap)
-        assert await bench.said() == swapped, "a swap asked again moves nothing"
+        assert await bench.said() == swapped, "a swap asked again changes nothing"
         topic_id = bench.topic.topic_id
         await local.delete_records(DeleteRecords([DeleteRecordsPartition(topic_id, 1, -1)]))
         await local.apply_retention(Empty())

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tailrace.object_store.api import ObjectMissing, StoreUnavailable
-from tailrace.object_store.hedged import GET_PATIENCE, HedgedStore, _Schedule
+from tailrace.object_store.hedged import GET_POLICY, HedgedStore, _Schedule
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.faulty_store import FaultPlan, Faults, FaultyStore, Operation
@@ -52,8 +52,8 @@ def test_gets_are_hedged_for_one_in_twenty_at_most_and_never_where_that_is_switc
             def repeated(self, operation: str, reason: str) -> None:
                 told.append((operation, reason))
 
-        patience = replace(GET_PATIENCE, hedged_share=share, lost_seconds=100.0)
-        store = HedgedStore(faulty, clock, SeededEntropy(2), get=patience, observer=Observer())
+        policy = replace(GET_POLICY, hedged_share=share, lost_seconds=100.0)
+        store = HedgedStore(faulty, clock, SeededEntropy(2), get=policy, observer=Observer())
         await store.put("k", [b"x"])
         for _ in range(400):
             faulty.plan = FaultPlan(get=HANGS)
@@ -67,7 +67,7 @@ def test_gets_are_hedged_for_one_in_twenty_at_most_and_never_where_that_is_switc
             await asyncio.gather(get, return_exceptions=True)
         return store.hedges, told
 
-    hedges, told = asyncio.run(hedged(GET_PATIENCE.hedged_share))
+    hedges, told = asyncio.run(hedged(GET_POLICY.hedged_share))
     assert 20 <= hedges <= 30
     assert told.count(("get", "hedge")) == hedges
     assert asyncio.run(hedged(0.0)) == (0, [])
@@ -154,8 +154,8 @@ def test_a_store_that_answers_nothing_gets_ever_fewer_attempts() -> None:
 
 
 def test_where_one_attempt_hangs_and_the_others_fail_at_once_there_are_ever_fewer() -> None:
-    deadline = GET_PATIENCE.deadline_seconds
-    schedule = _Schedule(0.0, deadline=deadline, attempts=2, lost_seconds=GET_PATIENCE.lost_seconds)
+    deadline = GET_POLICY.deadline_seconds
+    schedule = _Schedule(0.0, deadline=deadline, attempts=2, lost_seconds=GET_POLICY.lost_seconds)
     hangs, started, now = False, [], 0.0
     while now < deadline:
         if schedule.due(now, is_running=hangs) is not None:

@@ -1,4 +1,4 @@
-"""Keeps Python's cyclic collector from scanning rows that are loaded by the million and stay.
+"""Freezes the garbage collector's view of rows that are loaded by the million, so that it never scans them.
 
 A full collection scans every container in one turn of the event loop. With ten million rows that took four seconds of
 CPU, longer than a committer's lease. Rows have no cycles, so reference counts free them.
@@ -16,7 +16,7 @@ LEFT_ALONE_AT_ONCE = 100_000
 """Rows between two freezes. Scanning this many takes the collector some 20 milliseconds."""
 
 
-class Loaded:
+class GcFreezer:
     """Counts rows while they are loaded, and freezes them in steps. Small loads are left to the collector."""
 
     __slots__ = ("_rows",)

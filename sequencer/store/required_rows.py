@@ -11,23 +11,23 @@ from sequencer.store.state import HotState, Key
 
 
 @dataclass(frozen=True, slots=True)
-class Needed:
+class RequiredRows:
     """The rows under these keys (iterated over once), and all positions of these groups."""
 
     keys: Mapping[type[Row], Iterable[Key]] = field(default_factory=dict)
     groups: Sequence[str] = ()
 
 
-Needs: TypeAlias = Callable[[HotState], Needed]
+Needs: TypeAlias = Callable[[HotState], RequiredRows]
 """Returns what a decision reads, given the state on which it is decided."""
 
 
 def rows_needed(kind: type[Row], keys: Sequence[Key]) -> Needs:
     """Need these rows, whatever the state."""
-    needed = Needed({kind: keys})
+    needed = RequiredRows({kind: keys})
     return lambda state: needed
 
 
-def positions_needed(keys: Iterable[PositionKey]) -> Needed:
+def positions_needed(keys: Iterable[PositionKey]) -> RequiredRows:
     """Need these positions."""
-    return Needed({GroupOffsetRow: keys})
+    return RequiredRows({GroupOffsetRow: keys})

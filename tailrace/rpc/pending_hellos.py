@@ -1,4 +1,4 @@
-"""Strangers: connections that have not finished their hello. Decides which one to close if there are too many.
+"""Connections that have not finished their hello, and which of them to close if there are too many.
 
 It is the oldest one of the address that has the most. So a flood from one address displaces its own connections. A
 legitimate peer finishes its hello within milliseconds, and is rarely the oldest. Pure.
@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Strangers(Generic[T]):
-    """At most `limit` strangers, in order of arrival."""
+class PendingHellos(Generic[T]):
+    """At most `limit` connections, in order of arrival."""
 
     def __init__(self, limit: int) -> None:
         assert limit > 0, "nobody could finish a hello"
@@ -27,10 +27,10 @@ class Strangers(Generic[T]):
     def __len__(self) -> int:
         return len(self._hosts)
 
-    def add(self, stranger: T, host: str) -> T | None:
-        """Add a stranger. If there are too many, remove one and return it for the caller to close."""
-        self._hosts[stranger] = host
-        self._of_host.setdefault(host, {})[stranger] = None
+    def add(self, connection: T, host: str) -> T | None:
+        """Add a connection. If there are too many, remove one and return it for the caller to close."""
+        self._hosts[connection] = host
+        self._of_host.setdefault(host, {})[connection] = None
         if len(self._hosts) <= self._limit:
             return None
         most = max(self._of_host.values(), key=len)
@@ -38,12 +38,12 @@ class Strangers(Generic[T]):
         self.discard(oldest)
         return oldest
 
-    def discard(self, stranger: T) -> None:
+    def discard(self, connection: T) -> None:
         """Remove a connection that has finished its hello or has ended."""
-        host = self._hosts.pop(stranger, None)
+        host = self._hosts.pop(connection, None)
         if host is None:
             return
         left = self._of_host[host]
-        del left[stranger]
+        del left[connection]
         if not left:
             del self._of_host[host]

@@ -14,7 +14,7 @@ _ADVICE = (
 )
 
 
-class RpcIsOpen(ValueError):
+class RpcExposed(ValueError):
     """RPC to or from other machines without a secret or certificates; the message says what to do."""
 
 
@@ -36,17 +36,17 @@ def _is_loopback_host(host: str) -> bool:
         return host == "localhost"
 
 
-def check_rpc_is_closed(*, listen: str | None, sequencers: Sequence[str], is_closed: bool) -> None:
-    """Raise RpcIsOpen for RPC to or from other machines without a secret."""
+def check_rpc_not_exposed(*, listen: str | None, sequencers: Sequence[str], is_closed: bool) -> None:
+    """Raise RpcExposed for RPC to or from other machines without a secret."""
     if is_closed:
         return
     if listen is not None and not is_loopback(listen):
-        raise RpcIsOpen(
+        raise RpcExposed(
             f"rpc {listen!r} can be reached from other machines, and without a secret anyone who reaches it can read "
             f"and delete everything; {_ADVICE}, or listen on 127.0.0.1"
         )
     far = [address for address in sequencers if not is_loopback(address)]
     if far:
-        raise RpcIsOpen(
+        raise RpcExposed(
             f"sequencer {far[0]!r} is on another machine, and this process has no secret for it; {_ADVICE}"
         )

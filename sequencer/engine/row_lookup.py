@@ -1,5 +1,5 @@
-"""Look-ups for a group of requests: find the rows that the requests read and that are not in memory. They are collected
-before the group is decided and looked up for all requests together, because each answer of the database may take long.
+"""Row look-ups for a group of requests: the rows that the requests read and that are not in memory are read from the
+store before the group is decided, for all requests together, because each query of the database may take long.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from uuid import UUID
 
 from sequencer.observer import SequencerObserver, timed
 from sequencer.reading.positions import pages_of
-from sequencer.reading.view import View
-from sequencer.store.needed import Needed
+from sequencer.reading.view import CommitterView
+from sequencer.store.required_rows import RequiredRows
 from sequencer.store.rows import LOOKED_UP, GroupOffsetRow, GroupRow, ObjectRow, Row, RowStore
 from sequencer.store.state import Draft, Key
 from tailrace.clock import Clock
@@ -26,7 +26,7 @@ KEYS_AS_A_RUN = 50
 
 
 @dataclass(slots=True)
-class Sought:
+class LookupKeys:
     """What to look up: objects, rows by kind and key, and all positions of some groups. `rows`: upper limit of the
     number of rows, objects not counted."""
 
@@ -38,7 +38,7 @@ class Sought:
     def __bool__(self) -> bool:
         return bool(self.objects or self.groups or any(self.keys.values()))
 
-    def add(self, other: Sought) -> None:
+    def add(self, other: LookupKeys) -> None:
         """Add the look-ups of `other` (keys and groups)."""
         for kind, keys in other.keys.items():
             self.keys[kind].update(keys)
@@ -47,10 +47,10 @@ class Sought:
 
 
 @dataclass(frozen=True, slots=True)
-class LookedUp:
+class LookupResult:
     """The rows that were found. `rows`: in the order of the kinds."""
 
-    sought: Sought
+    keys: LookupKeys
     objects: Sequence[ObjectRow]
     positions: Sequence[GroupOffsetRow]
     rows: Sequence[Sequence[Row]]
@@ -58,24 +58,26 @@ class LookedUp:
     async def note_in(self, draft: Draft, turns: Turns) -> None:
         """Add the rows to the draft, and note that nothing else exists under these keys."""
         draft.objects.update((row.object_id, row) for row in self.objects)
-        await in_turns(draft.note_rows(self.sought.keys, self.rows), turns)
-        draft.note_groups(self.sought.groups)
+        await in_turns(draft.note_rows(self.keys.keys, self.rows), turns)
+        draft.note_groups(self.keys.groups)
         async for position in turns.over(self.positions):
             draft.note_position(position)
 
 
-class LookUps:
+class RowLookup:
     """Reads rows that are not in memory from the store."""
 
-    def __init__(self, view: View, store: RowStore, clock: Clock, observer: SequencerObserver) -> None:
+    def __init__(
+        self, view: CommitterView, store: RowStore, clock: Clock, observer: SequencerObserver
+    ) -> None:
         self._view = view
         self._store = store
         self._clock = clock
         self._observer = observer
 
-    async def unknown(self, needed: Needed, turns: Turns) -> Sought:
+    async def unknown(self, needed: RequiredRows, turns: Turns) -> LookupKeys:
         """Return the part of `needed` that is not in memory."""
-        state, unknown = self._view.state, Sought(groups=dict.fromkeys(needed.groups))
+        state, unknown = self._view.state, LookupKeys(groups=dict.fromkeys(needed.groups))
         groups = (state.get(GroupRow, group_id) for group_id in needed.groups)
         unknown.rows = sum(group.positions for group in groups if group is not None)
         for kind, keys in needed.keys.items():
@@ -86,14 +88,14 @@ class LookUps:
             unknown.rows += len(unknown.keys[kind])
         return unknown
 
-    async def look_up(self, sought: Sought) -> LookedUp:
+    async def look_up(self, keys: LookupKeys) -> LookupResult:
         """Look up everything concurrently. Raises like RowStore."""
         objects, positions, rows = await asyncio.gather(
-            self._object_rows(sought.objects),
-            self._positions_of(list(sought.groups)),
-            asyncio.gather(*(self._rows_under(kind, list(keys)) for kind, keys in sought.keys.items())),
+            self._object_rows(keys.objects),
+            self._positions_of(list(keys.groups)),
+            asyncio.gather(*(self._rows_under(kind, list(keys)) for kind, keys in keys.keys.items())),
         )
-        return LookedUp(sought, objects, positions, rows)
+        return LookupResult(keys, objects, positions, rows)
 
     async def _object_rows(self, named: list[UUID]) -> list[ObjectRow]:
         if not named:

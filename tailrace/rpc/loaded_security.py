@@ -1,4 +1,4 @@
-"""RPC's secrets and certificates, read from files that may be replaced at run time."""
+"""RPC's secrets and certificates, loaded from files that may be replaced at run time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SecurityFiles:
         return bool(self.secret) or self.secret_file is not None or self.certificate is not None
 
 
-class OpenedSecurity:
+class LoadedSecurity:
     """The current `rpc` security from the files. The constructor raises BadCredential and BadCertificate.
 
     `refresh` loads replaced files. It logs and counts a file that can't be used, and keeps the last good one.

@@ -21,7 +21,7 @@ _DEAD_AFTER = 4
 _MOST_SECONDS = 2 * LOOK_SECONDS
 
 
-class Silence:
+class PeerLiveness:
     """Counts the checks for which a connection has been silent. `heard` is any number that grows as bytes arrive."""
 
     def __init__(self, heard: int) -> None:

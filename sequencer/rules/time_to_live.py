@@ -1,6 +1,6 @@
-"""Rows that are kept for some time after their last use, and then forgotten.
+"""Time to live: rows that are kept for some time after their last use, and then deleted.
 
-Pure: the caller says which rows are due (sequencer.reading.upkeep).
+Pure: the caller says which rows are due (sequencer.reading.maintenance).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _used = attrgetter("updated_ms")
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
+class TimeToLive:
     """Rows of a kind are kept for `ms` from their time `since`, and as long as they are in use."""
 
     ms: int
@@ -41,29 +41,29 @@ class Keeping:
         return self.since(row) + self.ms
 
 
-def kept_rows(settings: SequencerSettings) -> Mapping[type[Row], Keeping]:
+def row_lifetimes(settings: SequencerSettings) -> Mapping[type[Row], TimeToLive]:
     """Return the row kinds that are entirely in memory and get forgotten, and how long each is kept."""
     created = attrgetter("created_ms")
     return {
-        TransactionRow: Keeping(settings.transactional_id_expiration_ms, _used, _is_ongoing),
-        SwapRow: Keeping(settings.swap_answers_ms, created),
-        AnswerRow: Keeping(settings.request_answers_ms, created),
-        WriteRow: Keeping(0, attrgetter("expires_ms")),
-        DelegationTokenRow: Keeping(0, attrgetter("expires_ms")),
+        TransactionRow: TimeToLive(settings.transactional_id_expiration_ms, _used, _is_ongoing),
+        SwapRow: TimeToLive(settings.swap_answers_ms, created),
+        AnswerRow: TimeToLive(settings.request_answers_ms, created),
+        WriteRow: TimeToLive(0, attrgetter("expires_ms")),
+        DelegationTokenRow: TimeToLive(0, attrgetter("expires_ms")),
     }
 
 
-def kept_producers(settings: SequencerSettings) -> Keeping:
+def producer_lifetime(settings: SequencerSettings) -> TimeToLive:
     """Return how long producers are kept."""
-    return Keeping(settings.producer_expiry_ms, _used, _has_open_range)
+    return TimeToLive(settings.producer_expiry_ms, _used, _has_open_range)
 
 
-def forget(draft: Draft, kind: type[Row], keys: Iterable[Key], kept: Keeping) -> int:
+def forget(draft: Draft, kind: type[Row], keys: Iterable[Key], lifetime: TimeToLive) -> int:
     """Delete those of these rows that are no longer kept; return how many."""
     forgotten = 0
     for key in keys:
         row = draft.get(kind, *key)
-        if row is not None and kept.until_ms(row) <= draft.now_ms and not kept.is_in_use(draft, row):
+        if row is not None and lifetime.until_ms(row) <= draft.now_ms and not lifetime.is_in_use(draft, row):
             draft.delete(kind, *key)
             forgotten += 1
     return forgotten

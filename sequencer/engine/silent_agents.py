@@ -21,7 +21,7 @@ WINDOW_S = 30.0
 """At most NAMED_AT_ONCE agents are named within this time."""
 
 
-class SilenceLog:
+class SilentAgentsLog:
     """See the module; a committer has one."""
 
     def __init__(self, clock: Clock) -> None:

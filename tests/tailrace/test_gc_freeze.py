@@ -14,8 +14,8 @@ import pytest
 from sequencer.store.rows import Changes, GroupRow, PartitionRow, Row
 from sequencer.store.sql.store import open_row_store
 from sequencer.store.state import HotState
-from tailrace import loaded
-from tailrace.loaded import Loaded
+from tailrace import gc_freeze
+from tailrace.gc_freeze import GcFreezer
 from tests.support.clocks import ManualClock, SeededEntropy
 
 ROWS = 5_000
@@ -23,7 +23,7 @@ ROWS = 5_000
 
 @pytest.fixture(autouse=True)
 def small_loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(loaded, "LEFT_ALONE_AT_ONCE", 1_000)
+    monkeypatch.setattr(gc_freeze, "LEFT_ALONE_AT_ONCE", 1_000)
     yield
     gc.unfreeze()
 
@@ -68,7 +68,7 @@ def test_what_is_garbage_already_is_freed_before_a_load_is_left_alone() -> None:
     dropped = weakref.ref(cycle)
     del cycle
     assert dropped() is not None
-    Loaded().add(1_000)
+    GcFreezer().add(1_000)
     assert dropped() is None
 
 
@@ -95,5 +95,5 @@ def test_the_rows_of_a_database_are_left_alone_as_they_are_loaded(tmp_path: Path
 def test_a_small_load_is_left_to_the_collector() -> None:
     before = left_alone_before()
     made = [[] for _ in range(999)]  # type: ignore[var-annotated]
-    Loaded().add(len(made))
+    GcFreezer().add(len(made))
     assert gc.get_freeze_count() < before + len(made), "of what was there some may have ended"

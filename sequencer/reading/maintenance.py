@@ -1,4 +1,4 @@
-"""Upkeep: which rows expiry and retention examine next, kept with a committer's state.
+"""Maintenance: which rows expiry and retention examine next, kept with a committer's state.
 
 A change of rows notes what it may have made due; everything else becomes due with time (sequencer.rules.due). Rows that
 nothing happens to are examined once when a committer begins, and then when they are due.
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from sequencer.rules.due import DueList
 from sequencer.rules.group_watch import GroupWatch
-from sequencer.rules.kept import kept_rows
 from sequencer.rules.retention_watch import PartitionWatch
+from sequencer.rules.time_to_live import row_lifetimes
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import Changes, DelegationTokenRow, GroupRow, ProducerKey, Row, TopicRow, key_of
 from sequencer.store.state import HotState, Key
@@ -23,21 +23,21 @@ STEPS_OF_A_TIME = 1_000
 kept for a short time it is a thousandth of the time that answers are kept."""
 
 
-class Upkeep:
+class Maintenance:
     """The due rows of one loaded state. Call `note` after each change of that state, and `fill` before rows are
     taken."""
 
     def __init__(self, state: HotState, settings: SequencerSettings) -> None:
         self._state = state
-        self.kept = kept_rows(settings)
+        self.lifetimes = row_lifetimes(settings)
         self.last_producer: ProducerKey | None = None
         """The last producer that expiry has examined; producers are not all in memory."""
         self._unused = {
             kind: DueList(
-                max(kept.ms, settings.request_answers_ms) // STEPS_OF_A_TIME,
+                max(lifetime.ms, settings.request_answers_ms) // STEPS_OF_A_TIME,
                 keeps_earliest=kind is DelegationTokenRow,
             )
-            for kind, kept in self.kept.items()
+            for kind, lifetime in self.lifetimes.items()
         }
         self.partitions = PartitionWatch()
         self.groups = GroupWatch(settings)
@@ -77,24 +77,24 @@ class Upkeep:
 
     def _watch(self, row: Row) -> None:
         kind = type(row)
-        self._unused[kind].put(key_of(row), self.kept[kind].until_ms(row))
+        self._unused[kind].put(key_of(row), self.lifetimes[kind].until_ms(row))
 
     def take_unused(self, kind: type[Row], now_ms: int, most: int) -> tuple[list[Key], int]:
         """Return the keys of rows that are no longer kept because they were not used, and how many rows were
         examined."""
         while self._appeared:
             self._watch(self._appeared.pop())
-        due, kept = self._unused[kind], self.kept[kind]
+        due, lifetime = self._unused[kind], self.lifetimes[kind]
         taken = due.take(now_ms, most)
         unused: list[Key] = []
         for key in taken:
             row = self._state.get(kind, *key)
             if row is None:
                 continue
-            if kept.until_ms(row) <= now_ms:
+            if lifetime.until_ms(row) <= now_ms:
                 unused.append(key)
             else:
-                due.put_back(key, kept.until_ms(row))
+                due.put_back(key, lifetime.until_ms(row))
         return unused, len(taken)
 
     def put_back_unused(self, kind: type[Row], keys: list[Key], now_ms: int) -> None:
