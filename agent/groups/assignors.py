@@ -84,18 +84,21 @@ def uniform(
         if not moved:
             break
     held: dict[str, dict[UUID, set[int]]] = {member_id: defaultdict(set) for member_id in members}
-    for share in shares:
-        for member_id, topic_partitions in share.held.items():
+    while shares:
+        for member_id, topic_partitions in shares.pop().held.items():
             for some in in_parts(topic_partitions, TOPICS_IN_A_STEP):
                 for topic_id, partition in some:
                     held[member_id][topic_id].add(partition)
                 yield len(some)
+            yield 1
     target: dict[str, Assignment] = {}
-    for member_id, topics in held.items():
+    for member_id in members:
         assigned = target[member_id] = {}
+        topics = held.pop(member_id)
         for topic_id, of_topic in topics.items():
             assigned[topic_id] = frozenset(of_topic)
             yield 1 + len(of_topic)
+        yield 1
     return target
 
 
@@ -143,10 +146,12 @@ class _Share:
                 held += [(topic_id, partition) for partition in sorted(kept)]
                 yield 1 + len(kept)
             loads[member_id] += len(held)
+            yield 1
 
     def give(self, loads: dict[str, int]) -> Steps[None]:
         """Give each free partition to the member with the fewest partitions."""
         readers = _by(loads, self.held)
+        yield len(readers)
         for topic_id, free in self.free.items():
             for partition in sorted(free):
                 load, member_id = readers[0]
@@ -161,6 +166,7 @@ class _Share:
         takers = _by(loads, self.held)
         givers = [(-loads[member_id], member_id) for member_id, held in self.held.items() if held]
         heapq.heapify(givers)
+        yield len(takers) + len(givers)
         while givers:
             (negative, giver), (least, taker) = givers[0], takers[0]
             if -negative != loads[giver] or not self.held[giver]:
@@ -197,12 +203,13 @@ def _shares_of(members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]
     least choice."""
     by_readers = yield from _by_readers(members, sorted(members), partitions)
     shares = []
-    for readers, topics in sorted(by_readers, key=lambda shared: (len(shared[0]), shared[0])):
+    for readers, topics in sorted(by_readers, key=lambda shared: len(shared[0])):
         free: dict[UUID, set[int]] = {}
         for topic_id in topics:
             free[topic_id] = set(range(partitions[topic_id]))
             yield 1 + partitions[topic_id]
         shares.append(_Share({member_id: [] for member_id in readers}, free))
+        yield len(readers)
     return shares
 
 
@@ -211,22 +218,22 @@ def _by_readers(
 ) -> Steps[list[tuple[list[str], list[UUID]]]]:
     """Group the subscribed topics by their readers, in the given order. Members with the same subscription are
     processed once: a group may have thousands of members and of topics, but mostly has one subscription."""
-    numbers: dict[frozenset[UUID], int] = {}
-    number_of = {
-        member_id: numbers.setdefault(members[member_id].topics, len(numbers)) for member_id in in_order
-    }
+    alike: dict[frozenset[UUID], list[int]] = defaultdict(list)
+    for place, member_id in enumerate(in_order):
+        alike[members[member_id].topics].append(place)
     readers: dict[UUID, list[int]] = defaultdict(list)
-    for topics, number in numbers.items():
+    for number, topics in enumerate(alike):
         for some in in_parts(list(topics), TOPICS_IN_A_STEP):
             for topic_id in some:
                 readers[topic_id].append(number)
             yield len(some)
-    alike: dict[tuple[int, ...], list[UUID]] = defaultdict(list)
-    for some in in_parts(_sorted(readers.keys() & partitions.keys()), TOPICS_IN_A_STEP):
-        for topic_id in some:
-            alike[tuple(readers[topic_id])].append(topic_id)
-        yield len(some)
-    return [
-        ([member_id for member_id in in_order if number_of[member_id] in who], topics)
-        for who, topics in ((frozenset(who), topics) for who, topics in alike.items())
-    ]
+    topics_of: dict[tuple[int, ...], list[UUID]] = defaultdict(list)
+    for topic_id in _sorted(readers.keys() & partitions.keys()):
+        topics_of[tuple(readers[topic_id])].append(topic_id)
+        yield len(readers[topic_id])
+    places, shared = list(alike.values()), []
+    for who, read in topics_of.items():
+        found = sorted(place for number in who for place in places[number])
+        shared.append(([in_order[place] for place in found], read))
+        yield len(found)
+    return shared

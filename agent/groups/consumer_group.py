@@ -82,10 +82,10 @@ class Subscription:
     topics: frozenset[str] = frozenset()
     pattern: str = ""
     assignor: str = ""
+    kept_bytes: int = field(init=False, compare=False)
 
-    @property
-    def kept_bytes(self) -> int:
-        return sum(map(len, self.topics)) + len(self.pattern)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kept_bytes", sum(map(len, self.topics)) + len(self.pattern))
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,11 +262,17 @@ class ConsumerGroup:
             self._nothing_before = min((member.deadline for member in self.members.values()), default=inf)
         return None if self._nothing_before == inf else self._nothing_before
 
-    def subscribed_topics(self) -> frozenset[str]:
+    def subscribed_topics(self, topics: Topics) -> Steps[frozenset[str]]:
         """Return the topic names that members subscribe to, including the matches of their patterns."""
-        names: set[str] = set()
+        if topics is not self._known:
+            yield from self._match(topics)
+        names = set[str]()
         for member in self.members.values():
-            names |= self.names_of(member)
+            names |= member.subscription.topics
+            yield 1 + len(member.subscription.topics)
+        for pattern in {member.subscription.pattern for member in self.members.values()}:
+            names |= self._matches.get(pattern, frozenset())
+            yield len(names)
         return frozenset(names)
 
     def static_member(self, instance_id: str) -> Consumer | None:
@@ -468,6 +474,7 @@ class ConsumerGroup:
                 found[wanted] = alike.setdefault(topic_ids, topic_ids)
                 yield len(read)
             self._read[member.member_id] = found[wanted]
+            yield 1 + len(member.subscription.topics)
         is_other = partitions != self.partitions
         self._known, self.partitions, self._is_read = topics, partitions, True
         return is_other
@@ -511,6 +518,7 @@ class ConsumerGroup:
         )
         for member_id, member in self.members.items():
             member.target = target[member_id]
+            yield 1
         self.target_epoch, self.is_dirty = self.epoch, True
 
     def _vote(self) -> str:
@@ -666,9 +674,9 @@ class ConsumerGroup:
     def expire(self, now: float) -> Steps[None]:
         """Remove members whose session timed out, and members that did not revoke in time."""
         self._nothing_before = None
-        for member in list(self.members.values()):
-            if member.deadline <= now:
-                yield from self.remove(member)
+        for member_id in list(self.members):
+            if self.members[member_id].deadline <= now:
+                yield from self.remove(self.members[member_id])
             yield 1
 
     def resume(self, now: float) -> Steps[None]:

@@ -29,6 +29,10 @@ from typing import ClassVar
 from agent.groups.subscription import CONSUMER, reads_the_same, topics_of
 from sequencer.api.groups import CLASSIC_GROUP, OffsetPosition
 from tailrace.kafka.error_codes import ErrorCode
+from tailrace.turns import Steps
+
+COST_OF_METADATA = 20
+"""Steps count topics and members; to decode a member's metadata costs as much as this many of them."""
 
 
 class GroupPhase(enum.StrEnum):
@@ -159,6 +163,8 @@ class Group:
     _sync_deadline: float | None = None
     _nothing_before: float | None = None
     """Nothing is due before this time; None if it must be computed."""
+    _instances: dict[str, GroupMember] = field(default_factory=dict)
+    """The static members, by instance id."""
     _kept_bytes: int = 0
     _knowing: Counter[str] = field(default_factory=Counter)
     """How many members know each protocol."""
@@ -194,22 +200,23 @@ class Group:
         """Whether the group can be dropped from memory without loss, once stored."""
         return self.phase in (GroupPhase.EMPTY, GroupPhase.DEAD) and not self.pending and not self._answers
 
-    def subscribed_topics(self) -> frozenset[str] | None:
+    def subscribed_topics(self) -> Steps[frozenset[str] | None]:
         """Return the topics of all members; None if a subscription can't be read, or the members are not consumers."""
         if self.members and self.protocol_type != CONSUMER:
             return None
-        topics: frozenset[str] = frozenset()
+        topics = set[str]()
         for member in self.members.values():
             for _, metadata in member.protocols[:1]:
                 read = topics_of(metadata)
                 if read is None:
                     return None
                 topics |= read
-        return topics
+                yield COST_OF_METADATA + len(read)
+        return frozenset(topics)
 
     def static_member(self, instance_id: str) -> GroupMember | None:
         """Return the member that holds this instance id."""
-        return next((member for member in self.members.values() if member.instance_id == instance_id), None)
+        return self._instances.get(instance_id)
 
     # --- JoinGroup
 
@@ -301,6 +308,8 @@ class Group:
     def add(self, member: GroupMember) -> None:
         """Add a member, without a rebalance."""
         self.members[member.member_id] = member
+        if member.instance_id is not None:
+            self._instances[member.instance_id] = member
         self._count(member)
 
     def _count(self, member: GroupMember, sign: int = 1) -> None:
@@ -464,6 +473,7 @@ class Group:
         ]
         for member in gone:
             self._remove(member)
+        self._replace_leader()
         joined = [member for member in self.members.values() if member.join_ticket is not None]
         self._delay_limit = None
         if self.members and not joined:
@@ -686,6 +696,7 @@ class Group:
             self._sync_deadline = limit
 
     def _after_removal(self, now: float, is_changed: bool) -> None:
+        self._replace_leader()
         if is_changed and self.phase in (GroupPhase.STABLE, GroupPhase.COMPLETING_REBALANCE):
             self._prepare_rebalance(now)
         else:
@@ -695,12 +706,18 @@ class Group:
 
     def _remove(self, member: GroupMember) -> None:
         del self.members[member.member_id]
+        if member.instance_id is not None:
+            del self._instances[member.instance_id]
         self._count(member, -1)
         if member.join_ticket is not None:
             self._refuse_join(member.join_ticket, member.member_id, ErrorCode.UNKNOWN_MEMBER_ID)
         if member.sync_ticket is not None:
             self._answers.append((member.sync_ticket, SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID)))
-        if self.leader == member.member_id:
+
+    def _replace_leader(self) -> None:
+        """Choose another leader if it was removed: once for all removed members, because finding the first member walks
+        over those that were removed before it."""
+        if self.leader not in self.members:
             self.leader = next(iter(self.members), None)
 
     def _restart_session(self, now: float, member: GroupMember) -> None:

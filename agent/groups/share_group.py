@@ -26,6 +26,7 @@ from agent.groups.consumer_group import JOINS, LEAVES, Topics
 from agent.groups.group import Answer
 from sequencer.api.groups import SHARE_GROUP, OffsetPosition
 from tailrace.kafka.error_codes import ErrorCode
+from tailrace.turns import Steps, at_once
 
 ASSIGNOR = "simple"
 """Kafka's name for its only assignor of share groups."""
@@ -126,9 +127,13 @@ class ShareGroup:
         """Return when `expire` must be called next; None if never."""
         return min((member.session_deadline for member in self.members.values()), default=None)
 
-    def subscribed_topics(self) -> frozenset[str]:
+    def subscribed_topics(self) -> Steps[frozenset[str]]:
         """Return the topic names that members subscribe to."""
-        return frozenset().union(*(member.topics for member in self.members.values()))
+        names = set[str]()
+        for member in self.members.values():
+            names |= member.topics
+            yield 1 + len(member.topics)
+        return frozenset(names)
 
     # --- ShareGroupHeartbeat
 
@@ -198,7 +203,8 @@ class ShareGroup:
 
     def _assign(self, topics: Topics) -> None:
         """Look up the partitions that are read, and assign them again if they or the members have changed."""
-        read = [topics[name].topic for name in sorted(self.subscribed_topics()) if name in topics]
+        names = at_once(self.subscribed_topics())
+        read = [topics[name].topic for name in sorted(names) if name in topics]
         partitions = {topic.topic_id: topic.partitions for topic in read}
         self._known = topics
         if partitions != self.partitions:

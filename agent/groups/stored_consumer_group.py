@@ -13,6 +13,8 @@ from sequencer.api.groups import CONSUMER_GROUP, GroupState
 from tailrace.turns import Steps
 
 VERSION = 1
+COST_OF_MEMBER = 10
+"""Steps count topics and partitions; a member costs as much as this many of them, besides its own."""
 
 StoredAssignment = list[tuple[UUID, list[int]]]
 """An assignment: partitions by topic."""
@@ -47,24 +49,27 @@ class StoredConsumer(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StoredConsumerGroup(msgspec.Struct, array_like=True, frozen=True):
-    """The blob of a group's row. Fields are only ever appended."""
+    """The blob of a group's row. Fields are only ever appended. `members`: each a StoredConsumer, encoded by itself, so
+    that very many members are encoded and decoded in steps."""
 
     version: int
     target_epoch: int
     assignor: str
     partitions: list[tuple[UUID, int]]
-    members: list[StoredConsumer]
+    members: list[msgspec.Raw]
 
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(StoredConsumerGroup)
+_MEMBER_DECODER = msgspec.msgpack.Decoder(StoredConsumer)
 
 
 def stored(group: ConsumerGroup) -> Steps[GroupState]:
-    """Return the row of the group. Steps count members and partitions."""
+    """Return the row of the group, in steps."""
     members = []
     for member in group.members.values():
-        members.append((yield from _stored_member(member)))
+        encoded = _ENCODER.encode((yield from _stored_member(member)))
+        members.append(msgspec.Raw(encoded))
     blob = StoredConsumerGroup(
         version=VERSION,
         target_epoch=group.target_epoch,
@@ -85,7 +90,7 @@ def stored(group: ConsumerGroup) -> Steps[GroupState]:
 
 def _stored_member(member: Consumer) -> Steps[StoredConsumer]:
     subscription = member.subscription
-    yield 1
+    yield COST_OF_MEMBER + len(subscription.topics)
     return StoredConsumer(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -122,7 +127,7 @@ def stored_assignment(assignment: Assignment) -> Steps[StoredAssignment]:
 def restored(
     state: GroupState, now: float, session_seconds: float, max_size: int, max_bytes: int
 ) -> Steps[ConsumerGroup]:
-    """Restore the group from a row, with every deadline restarted at `now`. Steps count members and partitions."""
+    """Restore the group from a row, with every deadline restarted at `now`, in steps."""
     group = ConsumerGroup(state.group_id, session_seconds, max_size, max_bytes, epoch=state.generation)
     if not state.blob:
         return group
@@ -130,14 +135,15 @@ def restored(
     check_version(state, blob.version, VERSION)
     group.target_epoch, group.assignor = blob.target_epoch, blob.assignor
     group.partitions = dict(blob.partitions)
-    for member in blob.members:
+    for encoded in blob.members:
+        member = _MEMBER_DECODER.decode(encoded)
         group.members[member.member_id] = yield from _restored_member(member)
     yield from group.resume(now)
     return group
 
 
 def _restored_member(member: StoredConsumer) -> Steps[Consumer]:
-    yield 1
+    yield COST_OF_MEMBER + len(member.topics)
     return Consumer(
         member_id=member.member_id,
         instance_id=member.instance_id,

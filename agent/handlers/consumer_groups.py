@@ -17,7 +17,7 @@ from agent.groups.consumer_group import (
 from agent.groups.coordinator import GroupRefusal
 from agent.groups.group_bytes import AnyGroup
 from agent.groups.topic_pattern import InvalidPattern, TopicPattern
-from agent.handlers.described_groups import described_assignment, described_groups, of_kind
+from agent.handlers.described_groups import MEMBER_ROWS, described_assignment, described_groups, of_kind
 from agent.handlers.groups import REFUSALS, group_code
 from agent.services import RequestContext, Services
 from tailrace.configs.group_config import CONSUMER_HEARTBEAT_INTERVAL_MS
@@ -35,6 +35,7 @@ from tailrace.kafka.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatTopicPartitions,
 )
 from tailrace.limits import is_name
+from tailrace.turns import Steps
 
 CLIENT_NAMES_MEMBER = 1
 """From this version on, clients generate their member ids (KIP-1082)."""
@@ -149,7 +150,7 @@ async def describe(
     await services.catalog.refresh_if_possible()  # the group may have moved from another agent a moment ago
     topics = services.catalog.snapshot.by_id
 
-    def describe_one(group: AnyGroup) -> DescribedConsumerGroup:
+    def describe_one(group: AnyGroup) -> Steps[DescribedConsumerGroup]:
         return _description(of_kind(group, ConsumerGroup, "consumer"), topics)
 
     groups = await described_groups(
@@ -158,18 +159,24 @@ async def describe(
     return ConsumerGroupDescribeResponse(groups=groups)
 
 
-def _description(group: ConsumerGroup, topics: Mapping[UUID, KnownTopic]) -> DescribedConsumerGroup:
+def _description(group: ConsumerGroup, topics: Mapping[UUID, KnownTopic]) -> Steps[DescribedConsumerGroup]:
+    members = []
+    for member in group.members.values():
+        members.append((yield from _described_member(member, topics)))
     return DescribedConsumerGroup(
         group_id=group.group_id,
         group_state=group.phase,
         group_epoch=group.epoch,
         assignment_epoch=group.target_epoch,
         assignor_name=group.assignor,
-        members=[_described_member(member, topics) for member in group.members.values()],
+        members=members,
     )
 
 
-def _described_member(member: Consumer, topics: Mapping[UUID, KnownTopic]) -> DescribedConsumer:
+def _described_member(member: Consumer, topics: Mapping[UUID, KnownTopic]) -> Steps[DescribedConsumer]:
+    yield MEMBER_ROWS + len(member.subscription.topics)
+    # Its client reads the partitions that it must give up until it no longer names them.
+    reads = united((*member.assigned.items(), *member.revoking.items()))
     return DescribedConsumer(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -179,8 +186,7 @@ def _described_member(member: Consumer, topics: Mapping[UUID, KnownTopic]) -> De
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.subscription.topics),
         subscribed_topic_regex=member.subscription.pattern,
-        # Its client reads the partitions that it must give up until it no longer names them.
-        assignment=described_assignment(united((*member.assigned.items(), *member.revoking.items())), topics),
-        target_assignment=described_assignment(member.target, topics),
+        assignment=(yield from described_assignment(reads, topics)),
+        target_assignment=(yield from described_assignment(member.target, topics)),
         member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
     )

@@ -28,13 +28,15 @@ from tailrace.kafka.messages.describe_share_group_offsets import DescribeShareOf
 from tailrace.kafka.messages.offset_fetch import OffsetFetchRequestGroup
 from tailrace.kafka.messages.share_group_describe import DescribedShareGroup, ShareGroupDescribeRequest
 from tailrace.security.acls import ResourceType
-from tailrace.turns import Turns
+from tailrace.turns import Steps, Turns
 
 ROWS_IN_A_TURN = 2_000
 """Members described in one turn of the loop."""
 MEMBER_BYTES = 800
 PARTITION_BYTES = 64
 """Estimated bytes of a member (also of a group), and of a partition assigned to a member, in a description."""
+MEMBER_ROWS = 10
+"""The cost of a member's description in addition to its topics and partitions, in these."""
 GROUP_ROWS = 20
 """The cost of a group in addition to its members, in members."""
 
@@ -49,7 +51,7 @@ async def described_groups(
     request: ConsumerGroupDescribeRequest | ShareGroupDescribeRequest,
     *,
     answer: type[D],
-    describe: Callable[[AnyGroup], D],
+    describe: Callable[[AnyGroup], Steps[D]],
 ) -> list[D]:
     """Describe each requested group once; a group that can't be described gets an error."""
     groups: list[D] = []
@@ -59,7 +61,7 @@ async def described_groups(
         try:
             if refusal is not None:
                 raise refusal
-            group = await services.groups.look(group_id, describe)
+            group: D = await services.groups.look(group_id, describe)
             if request.include_authorized_operations:
                 group.authorized_operations = context.access.operations(ResourceType.GROUP, group.group_id)
         except REFUSALS as error:
@@ -133,12 +135,14 @@ def is_unused(group: AnyGroup) -> bool:
     return group.generation == 0 and group.is_idle
 
 
-def described_assignment(assignment: Assignment, topics: Mapping[UUID, KnownTopic]) -> DescribedAssignment:
+def described_assignment(
+    assignment: Assignment, topics: Mapping[UUID, KnownTopic]
+) -> Steps[DescribedAssignment]:
     """Describe an assignment with topic names. A topic that was deleted meanwhile is left out."""
-    return DescribedAssignment(
-        [
-            DescribedTopicPartitions(topic_id, topics[topic_id].topic.name, sorted(partitions))
-            for topic_id, partitions in assignment.items()
-            if topic_id in topics
-        ]
-    )
+    described = DescribedAssignment()
+    for topic_id, partitions in assignment.items():
+        if topic_id in topics:
+            name = topics[topic_id].topic.name
+            described.topic_partitions.append(DescribedTopicPartitions(topic_id, name, sorted(partitions)))
+        yield 1 + len(partitions)
+    return described

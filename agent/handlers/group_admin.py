@@ -7,7 +7,7 @@ from agent.errors import EXPECTED
 from agent.groups.coordinator import GroupRefusal
 from agent.groups.group import Group, GroupPhase
 from agent.groups.group_bytes import AnyGroup
-from agent.handlers.described_groups import GROUP_ROWS, ROWS_IN_A_TURN, is_unused, refusal_of_all
+from agent.handlers.described_groups import GROUP_ROWS, MEMBER_ROWS, ROWS_IN_A_TURN, is_unused, refusal_of_all
 from agent.handlers.groups import REFUSALS, group_code
 from agent.internal_topics.copier import partitions_of_group
 from agent.services import RequestContext, Services
@@ -26,7 +26,7 @@ from tailrace.kafka.messages.describe_groups import (
 )
 from tailrace.kafka.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from tailrace.security.acls import ResourceType
-from tailrace.turns import Turns
+from tailrace.turns import Steps, Turns
 
 MISSING_IS_AN_ERROR = 6
 """From this DescribeGroups version on, an unknown group is GROUP_ID_NOT_FOUND instead of just Dead (KIP-1043)."""
@@ -53,7 +53,7 @@ async def describe_groups(
 
 async def _describe(services: Services, context: RequestContext, group_id: str) -> DescribedGroup:
     try:
-        described = await services.groups.look(group_id, _description)
+        described: DescribedGroup | None = await services.groups.look(group_id, _description)
         if described is None and await _has_offsets(services, group_id):
             return DescribedGroup(group_id=group_id, group_state=GroupPhase.EMPTY)
     except REFUSALS as error:
@@ -71,7 +71,7 @@ def _missing(context: RequestContext, group_id: str, message: str) -> DescribedG
     return missing
 
 
-def _description(group: AnyGroup) -> DescribedGroup | None:
+def _description(group: AnyGroup) -> Steps[DescribedGroup | None]:
     """Describe a group. Return None if it never had a member: it may exist for its offsets only, or not at all."""
     if not isinstance(group, Group):
         raise GroupRefusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a classic group.")
@@ -79,12 +79,9 @@ def _description(group: AnyGroup) -> DescribedGroup | None:
         return None
     is_settled = group.phase is GroupPhase.STABLE
     protocol = (group.protocol or "") if is_settled else ""
-    return DescribedGroup(
-        group_id=group.group_id,
-        group_state=group.phase,
-        protocol_type=group.protocol_type,
-        protocol_data=protocol,
-        members=[
+    members = []
+    for member in group.members.values():
+        members.append(
             DescribedGroupMember(
                 member_id=member.member_id,
                 group_instance_id=member.instance_id,
@@ -93,8 +90,14 @@ def _description(group: AnyGroup) -> DescribedGroup | None:
                 member_metadata=member.metadata(protocol),
                 member_assignment=member.assignment,
             )
-            for member in group.members.values()
-        ],
+        )
+        yield MEMBER_ROWS
+    return DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.phase,
+        protocol_type=group.protocol_type,
+        protocol_data=protocol,
+        members=members,
     )
 
 

@@ -8,6 +8,7 @@ from uuid import UUID
 from agent.answer_memory import not_kept
 from agent.catalog import KnownTopic, RequestTopics
 from agent.errors import PARTITION_CODES
+from agent.groups.consumer_group import ConsumerGroup, Topics
 from agent.groups.coordinator import GroupRefusal
 from agent.groups.group_bytes import AnyGroup
 from agent.handlers.described_groups import groups_once
@@ -44,7 +45,7 @@ from tailrace.kafka.messages.offset_fetch import (
 )
 from tailrace.kafka.messages.txn_offset_commit import TxnOffsetCommitRequestPartition
 from tailrace.limits import is_name
-from tailrace.turns import Turns
+from tailrace.turns import Steps, Turns
 
 POSITION_BYTES = 512
 """Estimated bytes of a position, as object and encoded, without its metadata."""
@@ -58,6 +59,10 @@ POSITIONS_IN_A_TURN = 2_000
 """Positions read from a request, or added to an answer, in one turn of the loop."""
 GROUP_ROWS = 20
 """The cost of a group in addition to its positions, in positions."""
+
+
+GroupUse = tuple[frozenset[str] | None, bool]
+"""The topics that a group reads (None: unknown), and whether it has members."""
 
 
 def position_of(
@@ -321,7 +326,11 @@ async def offset_delete(
     """Delete positions of topics to which no member is subscribed."""
     response = OffsetDeleteResponse()
     try:
-        subscribed, is_used = await services.groups.look(request.group_id, _use_of)
+        known_topics = services.catalog.snapshot.by_name
+        use: GroupUse = await services.groups.look(
+            request.group_id, lambda group: _use_of(group, known_topics)
+        )
+        subscribed, is_used = use
         if is_used and subscribed is None:
             # The members are not consumers, so it is unknown which topics they read.
             return OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP)
@@ -353,9 +362,13 @@ async def offset_delete(
     return response
 
 
-def _use_of(group: AnyGroup) -> tuple[frozenset[str] | None, bool]:
-    """Return the topics that the group reads (None: unknown), and whether it has members."""
-    return group.subscribed_topics(), bool(group.members)
+def _use_of(group: AnyGroup, topics: Topics) -> Steps[GroupUse]:
+    subscribed: frozenset[str] | None
+    if isinstance(group, ConsumerGroup):
+        subscribed = yield from group.subscribed_topics(topics)
+    else:
+        subscribed = yield from group.subscribed_topics()
+    return subscribed, bool(group.members)
 
 
 async def _topic(

@@ -10,7 +10,7 @@ from agent.groups.consumer_group import JOINS, LEAVES
 from agent.groups.coordinator import GroupRefusal
 from agent.groups.group_bytes import AnyGroup
 from agent.groups.share_group import ASSIGNOR, ShareGroup, ShareHeartbeat, ShareMember
-from agent.handlers.described_groups import described_assignment, described_groups, of_kind
+from agent.handlers.described_groups import MEMBER_ROWS, described_assignment, described_groups, of_kind
 from agent.handlers.groups import REFUSALS, group_code
 from agent.services import RequestContext, Services
 from tailrace.configs.group_config import SHARE_HEARTBEAT_INTERVAL_MS
@@ -28,6 +28,7 @@ from tailrace.kafka.messages.share_group_heartbeat import (
     ShareGroupHeartbeatTopicPartitions,
 )
 from tailrace.limits import is_name
+from tailrace.turns import Steps
 
 
 async def heartbeat(
@@ -94,7 +95,7 @@ async def describe(
     await services.catalog.refresh_if_possible()  # the group may have moved from another agent a moment ago
     topics = services.catalog.snapshot.by_id
 
-    def describe_one(group: AnyGroup) -> DescribedShareGroup:
+    def describe_one(group: AnyGroup) -> Steps[DescribedShareGroup]:
         return _description(of_kind(group, ShareGroup, "share"), topics)
 
     groups = await described_groups(
@@ -103,18 +104,22 @@ async def describe(
     return ShareGroupDescribeResponse(groups=groups)
 
 
-def _description(group: ShareGroup, topics: Mapping[UUID, KnownTopic]) -> DescribedShareGroup:
+def _description(group: ShareGroup, topics: Mapping[UUID, KnownTopic]) -> Steps[DescribedShareGroup]:
+    members = []
+    for member in group.members.values():
+        members.append((yield from _described_member(member, topics)))
     return DescribedShareGroup(
         group_id=group.group_id,
         group_state=group.phase,
         group_epoch=group.epoch,
         assignment_epoch=group.assigned_epoch,
         assignor_name=ASSIGNOR,
-        members=[_described_member(member, topics) for member in group.members.values()],
+        members=members,
     )
 
 
-def _described_member(member: ShareMember, topics: Mapping[UUID, KnownTopic]) -> DescribedShareMember:
+def _described_member(member: ShareMember, topics: Mapping[UUID, KnownTopic]) -> Steps[DescribedShareMember]:
+    yield MEMBER_ROWS + len(member.topics)
     return DescribedShareMember(
         member_id=member.member_id,
         rack_id=member.rack_id,
@@ -122,5 +127,5 @@ def _described_member(member: ShareMember, topics: Mapping[UUID, KnownTopic]) ->
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.topics),
-        assignment=described_assignment(member.assigned, topics),
+        assignment=(yield from described_assignment(member.assigned, topics)),
     )

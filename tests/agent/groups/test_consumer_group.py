@@ -252,7 +252,10 @@ def test_a_pattern_is_matched_with_whole_names() -> None:
     answer = client.request(JOINS, rebalance_seconds=1.0, pattern="even.*", owned={})
 
     assert answer.assigned == {EVENTS: frozenset({0, 1})}
-    assert group.subscribed_topics() == {"events"}
+    assert at_once(group.subscribed_topics(known)) == {"events"}
+    state = at_once(stored_consumer_group.stored(group))
+    taken = at_once(stored_consumer_group.restored(state, 0.0, 45.0, 10, 1 << 20))
+    assert at_once(taken.subscribed_topics(known)) == {"events"}, "though none of its members has been heard"
 
 
 def test_when_topics_change_a_pattern_is_matched_with_the_new_names_only(

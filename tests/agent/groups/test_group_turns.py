@@ -1,4 +1,4 @@
-"""No turn of the loop is long, however many partitions the members of a group hold."""
+"""No turn of the loop is long, however many members a group has, and however many partitions they hold."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from agent.groups.consumer_group import (
     LEAVES,
     LEAVES_FOR_NOW,
     ClassicClient,
+    Consumer,
     ConsumerAnswer,
     ConsumerGroup,
     ConsumerHeartbeat,
+    Subscription,
 )
 from agent.groups.coordinator import ASSIGNED_IN_A_TURN
 from agent.groups.group import Group, GroupMember, GroupPhase, JoinRequest, SyncRequest
 from agent.groups.subscription import write_assignment
+from agent.handlers import consumer_groups
 from sequencer.api.topics import Topic
 from tailrace.configs.topic_config import topic_settings
 from tailrace.kafka.embedded import write_embedded
@@ -179,3 +182,67 @@ def test_a_group_changes_its_protocol_in_short_turns(shape: tuple[int, int]) -> 
     assert len(synced.assignment) > 4 * shape[0] * shape[1]
     again = turns_of(lambda: classic_members.downgraded(group, Group("g", 0.0, generation=9), 0.0, topics))
     assert again.members["a"].assignment == synced.assignment
+
+
+def of_many_members(
+    subscription_of: Callable[[int], Subscription], topics: dict[str, KnownTopic]
+) -> ConsumerGroup:
+    """A group of as many members as are allowed but one, which all have their partitions."""
+    group = ConsumerGroup("g")
+    for number in range(group.max_size - 1):
+        member = Consumer(f"m{number}", None)
+        member.subscription = subscription_of(number)
+        group.add(member)
+    at_once(group.retarget(topics, is_changed=True))
+    for member in group.members.values():
+        at_once(group.advance(0.0, member, {}))
+    return group
+
+
+@least_of_three
+def test_10_000_members_of_which_each_reads_50_topics_are_served_in_short_turns() -> None:
+    topics = topics_of(500, 2)
+    by_id = {known.topic.topic_id: known for known in topics.values()}
+
+    def subscription_of(number: int) -> Subscription:
+        return Subscription(frozenset(f"t{(number * 7 + each) % 500}" for each in range(50)))
+
+    group = of_many_members(subscription_of, topics)
+
+    joined = turns_of(lambda: heartbeat(group, "last", JOINS, topics=topics, pattern="t9"))
+    row = turns_of(lambda: stored_consumer_group.stored(group))
+    turns_of(lambda: stored_consumer_group.restored(row, 0.0, 45.0, 10, 1 << 20))
+    described = turns_of(lambda: consumer_groups._description(group, by_id))
+    subscribed = turns_of(lambda: group.subscribed_topics(topics))
+
+    assert joined.code is ErrorCode.NONE and subscribed == topics.keys()
+    places = [each for member in described.members for each in member.target_assignment.topic_partitions]
+    assert sum(len(each.partitions) for each in places) == 1_000
+    turns_of(lambda: group.expire(group.session_seconds))
+    assert not group.members
+
+
+@least_of_three
+def test_the_topics_of_10_000_members_with_patterns_are_found_in_short_turns() -> None:
+    topics = topics_of(2_000, 1)
+    group = of_many_members(lambda number: Subscription(pattern=f"t.{{1,{4 + number % 2}}}"), topics)
+
+    assert turns_of(lambda: group.subscribed_topics(topics)) == topics.keys()
+
+
+@least_of_three
+def test_instances_that_a_classic_group_does_not_know_leave_it_in_a_short_turn() -> None:
+    group = Group("g", 0.0)
+    for number in range(group.max_size):
+        name = f"m{number}"
+        group.add(GroupMember(name, f"i{number}", "c", "/h", 45.0, 60.0, [("range", b"")]))
+    leaving: list[tuple[str, str | None]] = [("", f"stranger-{number}") for number in range(group.max_size)]
+
+    def leave() -> Steps[list[ErrorCode]]:
+        yield 1
+        return group.leave(0.0, leaving)
+
+    assert set(turns_of(leave)) == {ErrorCode.UNKNOWN_MEMBER_ID}
+    leaving = [("", f"i{number}") for number in range(group.max_size)]
+    assert set(turns_of(leave)) == {ErrorCode.NONE}
+    assert not group.members and group.leader is None
