@@ -89,7 +89,10 @@ class DiskFile:
             await asyncio.to_thread(self._remove, descriptor)
 
     async def _run(self, call: Callable[[], T]) -> T:
-        running: Future[T] = self._threads.submit(call)
+        try:
+            running: Future[T] = self._threads.submit(call)
+        except RuntimeError as error:  # the process may start no more threads
+            raise OSError(errno.EAGAIN, str(error)) from error
         self._running.add(running)
         running.add_done_callback(self._running.discard)
         return await asyncio.wrap_future(running)

@@ -213,3 +213,21 @@ def test_a_disk_that_hangs_delays_the_end_by_so_long_and_no_longer(
         assert not (tmp_path / CHUNKS).exists()
 
     asyncio.run(scenario())
+
+
+def test_where_no_thread_can_be_started_the_disk_can_not_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def scenario() -> None:
+        file = open_disk_file(tmp_path, SystemClock())
+        with monkeypatch.context() as limited:
+            limited.setattr(threading.Thread, "start", refused)
+            for call in (file.read(0, 1), file.write(0, [b"x"])):
+                with pytest.raises(OSError, match="can't start new thread"):
+                    await call
+        await file.close()
+
+    asyncio.run(scenario())
