@@ -4,9 +4,9 @@ What it takes (decision 88): a chunk that leaves the tail's share at once, becau
 next; a chunk of old records when it leaves memory for the second time, so that a single scan writes nothing. An agent
 takes only the chunks that it owns, so each chunk is on one disk of the zone.
 
-The disk never fails a read. A chunk with a wrong checksum is a miss. After an I/O error, or a read that takes longer
-than READ_SECONDS, the tier is not used for PAUSE_SECONDS. Threads do all I/O. Chunks wait to be written in a queue of
-QUEUE_BYTES, from which they are read until then; if it is full, they are dropped.
+The disk never fails a read. A chunk with a wrong checksum is a miss. A read is given up after READ_SECONDS. If no other
+was answered meanwhile, or after an I/O error, the tier is not used for PAUSE_SECONDS. Threads do all I/O. Chunks wait
+to be written in a queue of QUEUE_BYTES, from which they are read until then; if it is full, they are dropped.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ class DiskTier:
         self._queued_bytes = 0
         self._writer: asyncio.Task[None] | None = None
         self._reads_from = self._writes_from = float("-inf")
+        self._answered = 0
         self._is_closed = False
 
     @property
@@ -140,10 +141,13 @@ class DiskTier:
 
     async def _read(self, location: DiskLocation) -> tuple[bytearray, int] | None:
         reading = asyncio.ensure_future(self._file.read(location.start, location.length))
+        answered = self._answered
         try:
             if not await wait_for(self._clock, reading, READ_SECONDS):
-                self._pause(f"no answer within {READ_SECONDS} s", reads=True)
+                if self._answered == answered:  # else it has too much to do
+                    self._pause(f"no answer within {READ_SECONDS} s", reads=True)
                 return None
+            self._answered += 1
             return reading.result()
         except OSError as error:
             self._pause(cause_of(error), reads=True)

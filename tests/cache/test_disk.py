@@ -384,6 +384,35 @@ def test_a_disk_that_does_not_answer_in_time_is_given_up(said: list[dict[str, ob
     assert [line["cause"] for line in said] == [f"no answer within {READ_SECONDS} s"]
 
 
+def test_a_disk_that_answers_others_meanwhile_is_busy_and_not_given_up() -> None:
+    class OneAtATime(MemoryChunkFile):
+        """Answers a read for each release of `turns`, in order."""
+
+        turns = asyncio.Semaphore(0)
+
+        async def read(self, start: int, length: int) -> tuple[bytearray, int]:
+            await self.turns.acquire()
+            return await super().read(start, length)
+
+    async def scenario() -> None:
+        clock, file = ManualClock(), OneAtATime()
+        bench = Bench(file, clock, 8)
+        await bench.keep(0, 1)
+        readings = [asyncio.create_task(bench.read(number)) for number in range(2)]
+        while len(clock._sleepers) < 2:
+            await asyncio.sleep(0)
+        clock.advance(READ_SECONDS / 2)
+        file.turns.release()
+        assert await readings[0] == body(0)
+        clock.advance(READ_SECONDS / 2)
+        assert await readings[1] is None, "the store is read"
+        assert not bench.tier.is_off
+        file.turns.release()
+        assert await bench.held(range(2)) == [0]
+
+    asyncio.run(scenario())
+
+
 def test_the_end_does_not_wait_for_chunks_that_are_not_written_yet() -> None:
     async def scenario() -> None:
         bench = MemoryBench()
