@@ -17,8 +17,8 @@ from sequencer.api.agents import AgentRef, Member, Ring
 from sequencer.api.errors import SequencerError
 from sequencer.api.interface import Sequencer
 from sequencer.api.values import Empty
+from tailrace.background_tasks import log_and_continue
 from tailrace.clock import Clock
-from tailrace.keepers import outlived
 from tailrace.rpc import CallFailed, HelloRefused, RpcError
 
 log = structlog.get_logger("agent.neighbour")
@@ -75,7 +75,7 @@ class NeighbourWatch:
         """Ping the neighbour, and report its silence to the sequencer."""
         while True:
             await self._clock.sleep(self._pause())
-            with outlived(log, "the sequencer could not be told of a silent agent", SequencerError):
+            with log_and_continue(log, "the sequencer could not be told of a silent agent", SequencerError):
                 await self._look()
 
     async def _look(self) -> None:

@@ -71,9 +71,9 @@ from sequencer.api.agents import AgentInfo, AgentLease, AgentRef, Member, RenewA
 from sequencer.api.errors import IncarnationChanged, LeaseLost, SequencerError
 from sequencer.api.interface import Sequencer
 from sequencer.api.values import Empty
+from tailrace.background_tasks import log_and_continue
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy, wait_for
-from tailrace.keepers import outlived
 from tailrace.object_store.api import ObjectStore
 from tailrace.rpc import (
     CallFailed,
@@ -517,7 +517,7 @@ class Agent:
             # Count from request to request: after a slow answer the next renewal is due at once.
             await self._clock.sleep(max(0.0, began + pause - self._clock.monotonic()))
             began = self._clock.monotonic()
-            with outlived(log, "the agent's lease could not be renewed", SequencerError):
+            with log_and_continue(log, "the agent's lease could not be renewed", SequencerError):
                 is_ending = await self._renew_lease()
             if self._clock.monotonic() >= self.services.identity.valid_until:
                 self.services.lanes.lose_share()
@@ -714,11 +714,11 @@ class Agent:
             connection.abort()
 
     async def _sweep_connections(self) -> None:
-        """Close connections that are idle or stuck: seldom, but every second while someone waits for memory."""
-        seldom = min(self._settings.idle_connection_ms, self._settings.stalled_connection_ms) / 4000
-        due = self._clock.monotonic() + seldom
+        """Close connections that are idle or stuck: rarely, but every second while someone waits for memory."""
+        interval = min(self._settings.idle_connection_ms, self._settings.stalled_connection_ms) / 4000
+        due = self._clock.monotonic() + interval
         while True:
-            await self._clock.sleep(min(seldom, PRESSURE_SWEEP_SECONDS))
+            await self._clock.sleep(min(interval, PRESSURE_SWEEP_SECONDS))
             now = self._clock.monotonic()
             looks: list[Callable[[], object]] = [
                 self._close_late_logins,
@@ -731,10 +731,10 @@ class Agent:
                 answers=self._answer_memory.is_contended,
             )
             if now >= due or pressure != NO_PRESSURE:
-                due = now + seldom
+                due = now + interval
                 looks.append(partial(self._close_stale, pressure))
             for look in looks:
-                with outlived(log, "connections could not be checked"):
+                with log_and_continue(log, "connections could not be checked"):
                     look()
 
     def _close_stale(self, pressure: MemoryPressure) -> None:

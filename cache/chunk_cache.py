@@ -47,7 +47,7 @@ class ChunkPeers(Protocol):
         ...
 
 
-_Brought = tuple[ChunkBytes, Tier]
+_Loaded = tuple[ChunkBytes, Tier]
 
 
 class ChunkCache:
@@ -82,14 +82,14 @@ class ChunkCache:
         on_young = partial(self._offer, is_old=False) if disk is not None else None
         self._catch_up: FirstReadFifo[ChunkId, ChunkBytes] = FirstReadFifo(self._catch_up_share, on_old)
         self._tail: S3Fifo[ChunkId, ChunkBytes] = S3Fifo(self._tail_share, on_young)
-        self._from_store: SingleFlight[ChunkId, _Brought] = SingleFlight()
-        self._from_peer: SingleFlight[ChunkId, _Brought] = SingleFlight()
+        self._from_store: SingleFlight[ChunkId, _Loaded] = SingleFlight()
+        self._from_peer: SingleFlight[ChunkId, _Loaded] = SingleFlight()
         self._again: SingleFlight[ChunkId, ChunkBytes] = SingleFlight()
         self._tail_gets = Gate(settings.tail_gets)
         self._catch_up_gets = Gate(settings.catch_up_gets)
         self._catch_up_peer_reads = Gate(settings.catch_up_gets)
         self._ahead: dict[ChunkId, asyncio.Task[ChunkBytes]] = {}
-        self._unasked: dict[ChunkId, int] = {}
+        self._prefetched: dict[ChunkId, int] = {}
 
     @property
     def bytes_held(self) -> int:
@@ -131,37 +131,37 @@ class ChunkCache:
         held = self.held(chunk, is_catch_up=is_catch_up)
         if held is not None:
             return held
-        brought = await self.get_all([(chunk, is_catch_up)])
-        if isinstance(brought[0], BaseException):
-            raise brought[0]
-        return brought[0]
+        loaded = await self.get_all([(chunk, is_catch_up)])
+        if isinstance(loaded[0], BaseException):
+            raise loaded[0]
+        return loaded[0]
 
     async def get_all(self, missing: Sequence[tuple[ChunkRef, bool]]) -> list[ChunkBytes | BaseException]:
         """Fetch chunks that are not in memory, concurrently. Each comes with whether a catch-up reader wants it. The
         result has the error in place of a chunk that could not be fetched."""
-        flights = [self._bring(chunk, is_catch_up) for chunk, is_catch_up in missing]
+        flights = [self._load(chunk, is_catch_up) for chunk, is_catch_up in missing]
         for chunk, _ in missing:
-            self._unasked.pop(chunk.id, None)
+            self._prefetched.pop(chunk.id, None)
         await asyncio.wait(flights)
-        brought: list[ChunkBytes | BaseException] = []
+        loaded: list[ChunkBytes | BaseException] = []
         for flight, (_, is_catch_up) in zip(flights, missing, strict=True):
             error = asyncio.CancelledError() if flight.cancelled() else flight.exception()
             if error is not None:
-                brought.append(error)
+                loaded.append(error)
                 continue
             chunk_bytes, tier = flight.result()
             self._observer.chunk_read(tier, chunk_bytes.size, is_catch_up=is_catch_up)
-            brought.append(chunk_bytes)
-        return brought
+            loaded.append(chunk_bytes)
+        return loaded
 
-    def serve(self, chunk: ChunkRef, *, is_catch_up: bool) -> ChunkBytes | asyncio.Task[_Brought]:
+    def serve(self, chunk: ChunkRef, *, is_catch_up: bool) -> ChunkBytes | asyncio.Task[_Loaded]:
         """Return the chunk for a peer: from memory, or as the shared task that reads it from the store (await it
         shielded).
 
         The request of a peer is never passed on to another peer, so agents with different rings can't form a loop.
         """
         held = self.peek(chunk.id)
-        return held if held is not None else self._bring_from_store(chunk, is_catch_up)
+        return held if held is not None else self._load_from_store(chunk, is_catch_up)
 
     async def reread(self, chunk: ChunkRef) -> ChunkBytes:
         """Read the chunk from the store even if it is in memory: for bytes that turned out to be corrupt."""
@@ -198,7 +198,7 @@ class ChunkCache:
 
     def is_unread(self, chunk: ChunkId) -> bool:
         """Whether the chunk was or is being read ahead and no reader has asked for it yet."""
-        return chunk in self._unasked or self._catch_up.is_unread(chunk)
+        return chunk in self._prefetched or self._catch_up.is_unread(chunk)
 
     def read_ahead(self, chunk: ChunkRef) -> asyncio.Task[ChunkBytes] | None:
         """Begin to fetch a chunk before a reader asks for it. Return None if there is no room, which means that readers
@@ -207,10 +207,10 @@ class ChunkCache:
         Chunks read ahead take at most half of the catch-up share, so that a chunk stays until all partitions in it were
         read. The cache owns the task: don't cancel it.
         """
-        unread = sum(self._unasked.values()) + self._catch_up.unread_bytes
+        unread = sum(self._prefetched.values()) + self._catch_up.unread_bytes
         if unread + chunk.length > self._catch_up_share // 2:
             return None
-        self._unasked[chunk.id] = chunk.length
+        self._prefetched[chunk.id] = chunk.length
         task = asyncio.create_task(self._fetch_ahead(chunk), name=f"read ahead {chunk.id}")
         self._ahead[chunk.id] = task
         task.add_done_callback(lambda done: self._arrived_ahead(chunk.id, done))
@@ -218,7 +218,7 @@ class ChunkCache:
 
     def give_up(self, chunk: ChunkId) -> None:
         """Drop a chunk that was read ahead, if no reader has asked for it."""
-        self._unasked.pop(chunk, None)
+        self._prefetched.pop(chunk, None)
         if self._catch_up.is_unread(chunk):
             self._catch_up.remove(chunk)
 
@@ -240,10 +240,10 @@ class ChunkCache:
         await self._from_store.close()
         await self._again.close()
 
-    def _bring(self, chunk: ChunkRef, is_catch_up: bool) -> asyncio.Task[_Brought]:
+    def _load(self, chunk: ChunkRef, is_catch_up: bool) -> asyncio.Task[_Loaded]:
         owner = self._peer_of(chunk.id)
         if owner is None or (self._disk is not None and self._disk.has(chunk.id)):
-            return self._bring_from_store(chunk, is_catch_up)
+            return self._load_from_store(chunk, is_catch_up)
         if not is_catch_up:
             self._catch_up_peer_reads.promote(chunk.id)
             self._catch_up_gets.promote(chunk.id)
@@ -257,22 +257,22 @@ class ChunkCache:
         owner = ring.owner(chunk)
         return None if owner is None or owner.broker_id == ring.broker_id else owner
 
-    def _bring_from_store(self, chunk: ChunkRef, is_catch_up: bool) -> asyncio.Task[_Brought]:
+    def _load_from_store(self, chunk: ChunkRef, is_catch_up: bool) -> asyncio.Task[_Loaded]:
         """Start to read the chunk from this agent's disk or the store; return the flight."""
         flight = self._from_store.start(chunk.id, lambda: self._ask_store(chunk, is_catch_up))
         if not is_catch_up:
             self._catch_up_gets.promote(chunk.id)
         return flight
 
-    async def _ask_peer(self, owner: Member, chunk: ChunkRef, is_catch_up: bool) -> _Brought:
+    async def _ask_peer(self, owner: Member, chunk: ChunkRef, is_catch_up: bool) -> _Loaded:
         try:
             data = await self._read_peer(owner, chunk, is_catch_up)
         except PeerUnavailable as error:
             self._observer.peer_failed(owner.broker_id, str(error))
-            return await asyncio.shield(self._bring_from_store(chunk, is_catch_up))
-        brought = ChunkBytes([data])
-        self._keep(chunk.id, brought, is_catch_up)
-        return brought, Tier.PEER
+            return await asyncio.shield(self._load_from_store(chunk, is_catch_up))
+        loaded = ChunkBytes([data])
+        self._keep(chunk.id, loaded, is_catch_up)
+        return loaded, Tier.PEER
 
     async def _read_peer(self, owner: Member, chunk: ChunkRef, is_catch_up: bool) -> Buffer:
         assert self._peers is not None
@@ -287,7 +287,7 @@ class ChunkCache:
             )
         return data
 
-    async def _ask_store(self, chunk: ChunkRef, is_catch_up: bool) -> _Brought:
+    async def _ask_store(self, chunk: ChunkRef, is_catch_up: bool) -> _Loaded:
         if self._disk is not None and (found := await self._disk.read(chunk)) is not None:
             self._keep(chunk.id, found, is_catch_up)
             return found, Tier.DISK
@@ -307,7 +307,7 @@ class ChunkCache:
 
     def _keep(self, chunk: ChunkId, data: ChunkBytes, is_catch_up: bool) -> None:
         if is_catch_up:
-            is_read = self._unasked.pop(chunk, None) is None
+            is_read = self._prefetched.pop(chunk, None) is None
             free = self.settings.memory_bytes - self._fresh.bytes_held - self._tail.bytes_held
             self._catch_up.budget_bytes = max(self._catch_up_share, free)
             self._catch_up.put(chunk, data, data.size, is_read=is_read)
@@ -336,12 +336,12 @@ class ChunkCache:
             self._tail.shrink_to(max(self._tail_share, self._tail.bytes_held - excess))
 
     async def _fetch_ahead(self, chunk: ChunkRef) -> ChunkBytes:
-        brought, _ = await asyncio.shield(self._bring(chunk, True))
-        return brought
+        loaded, _ = await asyncio.shield(self._load(chunk, True))
+        return loaded
 
     def _arrived_ahead(self, chunk: ChunkId, task: asyncio.Task[ChunkBytes]) -> None:
         del self._ahead[chunk]
-        self._unasked.pop(chunk, None)
+        self._prefetched.pop(chunk, None)
         if not task.cancelled():
             error = task.exception()  # no reader waits for it yet: the next reader meets the error again
             assert error is None or isinstance(error, StoreError), error

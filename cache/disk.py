@@ -21,8 +21,8 @@ from cache.chunk_file import ChunkFile, open_disk_file
 from cache.disk_index import DiskIndex, DiskLocation, most_entries_of
 from cache.observer import CacheObserver, DiskRead, DiskWrite, NoObserver
 from cache.settings import CacheSettings
+from tailrace.background_tasks import cause_of, log_and_continue
 from tailrace.clock import Clock, wait_for
-from tailrace.keepers import cause_of, outlived
 
 log = structlog.get_logger("cache.disk")
 
@@ -136,7 +136,7 @@ class DiskTier:
             self._writer.cancel()
             await asyncio.gather(self._writer, return_exceptions=True)
         self._queued.clear()
-        with outlived(log, "the file of the cache's disk could not be removed", OSError):
+        with log_and_continue(log, "the file of the cache's disk could not be removed", OSError):
             await self._file.close()
 
     async def _read(self, location: DiskLocation) -> tuple[bytearray, int] | None:
@@ -159,7 +159,7 @@ class DiskTier:
         while self._queued:
             name, data = next(iter(self._queued.items()))
             try:
-                with outlived(log, "a chunk could not be written to the cache's disk"):
+                with log_and_continue(log, "a chunk could not be written to the cache's disk"):
                     await self._write(name, data)
             finally:
                 if self._queued.get(name) is data:

@@ -195,7 +195,7 @@ class MixedReader:
             return
         own, missing = self._own_chunks(runs, request, out)
         self._cache.note_read(_distinct(own), is_catch_up=True)
-        chunks = await self._brought(missing, own) if missing else {}
+        chunks = await self._loaded(missing, own) if missing else {}
         turns, number = Turns(BATCHES_IN_A_TURN), 0
         while number < len(runs) and out.is_complete:
             before, number = number, self._add_own(runs, own, number, request=request, out=out)
@@ -271,12 +271,12 @@ class MixedReader:
             own.append(chunk if chunk is not None and may_be_own(run, chunk, chunk_bytes) else None)
         return own, missing
 
-    async def _brought(self, missing: dict[int, ChunkRef], own: list[ChunkBytes | None]) -> _Chunks:
+    async def _loaded(self, missing: dict[int, ChunkRef], own: list[ChunkBytes | None]) -> _Chunks:
         """Fetch chunks; return the error for each that can't be fetched. Put the chunks that may be patched into
         `own`."""
         wanted = list(dict.fromkeys(missing.values()))
-        brought = await self._cache.get_all([(ref, True) for ref in wanted])
-        chunks: _Chunks = {ref.id: chunk for ref, chunk in zip(wanted, brought, strict=True)}
+        loaded = await self._cache.get_all([(ref, True) for ref in wanted])
+        chunks: _Chunks = {ref.id: chunk for ref, chunk in zip(wanted, loaded, strict=True)}
         for number, ref in missing.items():
             chunk = chunks[ref.id]
             if isinstance(chunk, ChunkBytes) and chunk.memory is not None:
@@ -526,8 +526,8 @@ class MixedReader:
             else:
                 missing.append((ref, is_catch_up))
         if missing:
-            brought = await self._cache.get_all(missing)
-            chunks.update((ref.id, chunk) for (ref, _), chunk in zip(missing, brought, strict=True))
+            loaded = await self._cache.get_all(missing)
+            chunks.update((ref.id, chunk) for (ref, _), chunk in zip(missing, loaded, strict=True))
 
     def _frame(self, part: RunSpan, piece: int, leader_epoch: int, chunks: _Chunks) -> memoryview | None:
         """Frame the piece that contains `part`, and keep it. Return None if a chunk is missing or a batch is

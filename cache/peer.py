@@ -105,12 +105,12 @@ class PeerServer:
         if not served.done():
             return ChunkAnswer(VERSION, ChunkStatus.PENDING), []
         try:
-            brought, _ = await asyncio.shield(served)
+            loaded, _ = await asyncio.shield(served)
         except ObjectMissing as error:
             return ChunkAnswer(VERSION, ChunkStatus.MISSING, str(error)), []
         except StoreError as error:
             return ChunkAnswer(VERSION, ChunkStatus.FAILED, str(error)), []
-        return _found(request, brought)
+        return _found(request, loaded)
 
     def _refusal(self, request: ChunkRequest) -> str:
         size = self._cache.settings.chunk_bytes

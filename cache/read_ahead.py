@@ -29,8 +29,8 @@ from cache.chunk_cache import ChunkCache
 from cache.read_batches import ReadBatches
 from sequencer.api.errors import SequencerError
 from sequencer.api.reads import FindAnswer, FindPartition, FindRequest, Run
+from tailrace.background_tasks import log_and_continue
 from tailrace.clock import Clock
-from tailrace.keepers import outlived
 
 log = structlog.get_logger("cache.read_ahead")
 
@@ -244,7 +244,7 @@ class ReadAhead:
             streams = [self._wanted.popleft() for _ in range(min(MAX_ASKED, len(self._wanted)))]
             wanted = [stream.next_runs() for stream in streams]
             answer = None  # if the call fails, the stream's next read asks again
-            with outlived(log, "runs to read ahead were not found"), suppress(SequencerError):
+            with log_and_continue(log, "runs to read ahead were not found"), suppress(SequencerError):
                 answer = await find(FindRequest(wanted, sum(request.max_bytes for request in wanted)))
             for number, stream in enumerate(streams):
                 stream.is_asking = False

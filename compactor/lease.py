@@ -33,8 +33,8 @@ from sequencer.api.errors import (
 from sequencer.api.interface import Sequencer
 from sequencer.engine.term import REMEMBERED_ROUND_TRIPS, lease_for
 from sequencer.rules.upload_sessions import COMPACTOR_BROKER_ID, COMPACTOR_LEASE
+from tailrace.background_tasks import log_and_continue
 from tailrace.clock import Clock
-from tailrace.keepers import outlived
 
 log = structlog.get_logger("tailrace.compactor")
 
@@ -91,7 +91,9 @@ class HeldLease:
             await self._clock.sleep(pause_ms / 1000)
             # Separately: if the lease is not renewed in time, the session must still be renewed.
             for renew in (self._renew_session, self.renew):
-                with outlived(log, "a lease was not renewed", SequencerUnavailable, SequencerOverloaded):
+                with log_and_continue(
+                    log, "a lease was not renewed", SequencerUnavailable, SequencerOverloaded
+                ):
                     try:
                         await renew()
                     except (LeaseLost, SessionClosed, IncarnationChanged):
@@ -107,9 +109,9 @@ class HeldLease:
 
         An error is only logged, so that it does not hide how the round ended. The session or lease then expires.
         """
-        with outlived(log, "a session could not be released; it will expire", SequencerError):
+        with log_and_continue(log, "a session could not be released; it will expire", SequencerError):
             await self._sequencer.close_session(SessionRef(self.session.session_id))
-        with outlived(log, "a lease could not be released; it will expire", SequencerError):
+        with log_and_continue(log, "a lease could not be released; it will expire", SequencerError):
             await self._sequencer.take_lease(TakeLease(COMPACTOR_LEASE, self._holder, self.epoch, 1))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from compactor.recently_used import RecentlyUsed
+from compactor.lru_cache import LruCache
 from sequencer.api.reads import Run
 from tailrace.parquet_object.header import InvalidParquetObject, ParquetRun
 from tailrace.parquet_object.read import (
@@ -25,7 +25,7 @@ class ParquetInput:
     def __init__(self, objects: Mapping[str, memoryview]) -> None:
         self._objects = objects
         self._indexes: dict[str, ParquetIndex] = {}
-        self._decoded = RecentlyUsed[tuple[str, int], list[memoryview]](MAX_DECODED_BYTES)
+        self._decoded = LruCache[tuple[str, int], list[memoryview]](MAX_DECODED_BYTES)
 
     def batches(self, run: Run) -> Iterator[PlainBatch]:
         """Yield the run's batches in order."""

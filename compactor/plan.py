@@ -247,7 +247,7 @@ def _part(partition: int, runs: list[Run], aborted: Sequence[AbortedTransaction]
     return Piece(partition, runs, overlapping)
 
 
-class _Placed(NamedTuple):
+class _DatedRun(NamedTuple):
     """A run, with (created ms, key) of the newest object up to it in its partition, which ascends with the offsets."""
 
     newest_object: tuple[int, str]
@@ -255,7 +255,7 @@ class _Placed(NamedTuple):
     run: Run
 
 
-def _stretches(band: _Band, settings: PlanSettings) -> Iterator[list[_Placed]]:
+def _stretches(band: _Band, settings: PlanSettings) -> Iterator[list[_DatedRun]]:
     """Split a band by time into parts of about equal size near `target_bytes`, with at most `most_runs` runs.
 
     It avoids splitting an object, which two tasks would then read.
@@ -264,7 +264,7 @@ def _stretches(band: _Band, settings: PlanSettings) -> Iterator[list[_Placed]]:
         itertools.chain.from_iterable(map(_placed, band.shares)), key=lambda run: run.newest_object
     )
     count = max(1, -(-band.stored_bytes // settings.target_bytes))
-    part: list[_Placed] = []
+    part: list[_DatedRun] = []
     number = done = 0
     for piece in _of_objects(placed, settings.most_runs):
         is_done = number + 1 < count and done >= band.stored_bytes * (number + 1) // count
@@ -276,7 +276,7 @@ def _stretches(band: _Band, settings: PlanSettings) -> Iterator[list[_Placed]]:
     yield part
 
 
-def _of_objects(placed: Iterable[_Placed], most_runs: int) -> Iterator[list[_Placed]]:
+def _of_objects(placed: Iterable[_DatedRun], most_runs: int) -> Iterator[list[_DatedRun]]:
     """Yield the runs of one object after another, in groups of at most `most_runs`."""
     for _, of_object in itertools.groupby(placed, key=lambda run: (run.newest_object, run.run.key)):
         runs = list(of_object)
@@ -284,14 +284,14 @@ def _of_objects(placed: Iterable[_Placed], most_runs: int) -> Iterator[list[_Pla
             yield runs[begin : begin + most_runs]
 
 
-def _placed(share: _Share) -> Iterator[_Placed]:
+def _placed(share: _Share) -> Iterator[_DatedRun]:
     newest_object = (0, "")
     for run in share.runs:
         newest_object = max(newest_object, (run.created_ms, run.key))
-        yield _Placed(newest_object, share, run)
+        yield _DatedRun(newest_object, share, run)
 
 
-def _item(part: Sequence[_Placed]) -> WorkItem:
+def _item(part: Sequence[_DatedRun]) -> WorkItem:
     runs: dict[int, list[Run]] = {}
     candidates: dict[int, CompactionCandidate] = {}
     for placed in part:

@@ -268,7 +268,7 @@ async def _read(pieces: Sequence[Piece], store: ObjectStore) -> _Input:
     return _Input(ranges, await asyncio.gather(*(read(byte_range) for byte_range in ranges)))
 
 
-def _source_run(item: WorkItem, piece: Piece, kept: Kept) -> SourceRun:
+def _source_run(item: WorkItem, piece: Piece, kept: RemainingBatches) -> SourceRun:
     partition = TopicPartition(piece.runs[0].topic_id, piece.partition)
     return SourceRun(
         partition=partition,
@@ -279,7 +279,7 @@ def _source_run(item: WorkItem, piece: Piece, kept: Kept) -> SourceRun:
     )
 
 
-class Kept(NamedTuple):
+class RemainingBatches(NamedTuple):
     """The batches that are left of a piece, and the counts of its records, aborted records and markers."""
 
     batches: Iterable[SourceBatch | PlainBatch]
@@ -288,17 +288,17 @@ class Kept(NamedTuple):
     marker_count: int
 
 
-def _keep_all(item: WorkItem, data: _Input) -> list[Kept]:
+def _keep_all(item: WorkItem, data: _Input) -> list[RemainingBatches]:
     """Return the batches of Parquet objects, which are decoded during iteration. Raises InvalidParquetObject."""
     runs = [run for piece in item.pieces for run in piece.runs]
     objects = ParquetInput({run.key: data.view(run.key, 0, run.object_size) for run in runs})
     return [
-        Kept(PieceBatches(objects, piece.runs), sum(map(objects.row_count, piece.runs)), 0, 0)
+        RemainingBatches(PieceBatches(objects, piece.runs), sum(map(objects.row_count, piece.runs)), 0, 0)
         for piece in item.pieces
     ]
 
 
-def keep(piece: Piece, data: _Input) -> Kept:
+def keep(piece: Piece, data: _Input) -> RemainingBatches:
     """Return the batches that a read_committed consumer sees, and the counts of all others.
 
     Raises InvalidBatch if the bytes are not what was committed, or if an offset is not accounted for.
@@ -340,7 +340,7 @@ def keep(piece: Piece, data: _Input) -> Kept:
             f" {dropped} aborted and {markers} markers; {offsets} are expected"
         )
     _check_markers(piece)
-    return Kept(batches, records, dropped, markers)
+    return RemainingBatches(batches, records, dropped, markers)
 
 
 def _check_markers(piece: Piece) -> None:

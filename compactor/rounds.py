@@ -16,8 +16,8 @@ import structlog
 
 from compactor.cycle import CompactionSummary
 from sequencer.api.errors import IncarnationChanged, LeaseLost, SequencerError
+from tailrace.background_tasks import log_and_continue
 from tailrace.clock import Clock
-from tailrace.keepers import outlived
 
 STANDBY_PAUSE_S = 1.0
 MAX_LOGGED_FAILURES = 20
@@ -70,8 +70,8 @@ class Totals:
 class Rounds:
     """Runs rounds and keeps their totals.
 
-    `run_round`: updates the summary while it runs, and raises the same as `compactor.cycle.run_cycle`. `foreseen`:
-    other errors that end a round and that the operator can fix.
+    `run_round`: updates the summary while it runs, and raises the same as `compactor.cycle.run_cycle`.
+    `expected_errors`: other errors that end a round and that the operator can fix.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class Rounds:
         run_round: Callable[[CompactionSummary], Awaitable[object]],
         clock: Clock,
         *,
-        foreseen: tuple[type[Exception], ...] = (),
+        expected_errors: tuple[type[Exception], ...] = (),
     ) -> None:
         self._run_round = run_round
         self._clock = clock
-        self._foreseen: tuple[type[Exception], ...] = (SequencerError, *foreseen)
+        self._expected_errors: tuple[type[Exception], ...] = (SequencerError, *expected_errors)
         self._past = Totals()
         self.current = CompactionSummary()
         """The summary of the current round, or of the last one."""
@@ -110,7 +110,7 @@ class Rounds:
         before, self.last = self.last, None
         outcome = RoundOutcome.FAILED
         ending: IncarnationChanged | None = None
-        with outlived(log, "a round of compaction failed", *self._foreseen):
+        with log_and_continue(log, "a round of compaction failed", *self._expected_errors):
             try:
                 await self._run_round(self.current)
                 outcome = RoundOutcome.DONE

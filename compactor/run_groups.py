@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from compactor.recently_used import RecentlyUsed
+from compactor.lru_cache import LruCache
 from compactor.rewrite import RewriteFailed
 from sequencer.api.reads import Run
 from tailrace.batches.record_batch import (
@@ -142,8 +142,8 @@ class ParquetRuns:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._indexes = RecentlyUsed[str, ParquetIndex](KEPT_FOOTER_BYTES)
-        self._shared = RecentlyUsed[tuple[str, int], Any](KEPT_GROUP_BYTES)
+        self._indexes = LruCache[str, ParquetIndex](KEPT_FOOTER_BYTES)
+        self._shared = LruCache[tuple[str, int], Any](KEPT_GROUP_BYTES)
         self.read_bytes = 0
 
     async def groups(self, run: Run, columns: Sequence[str]) -> AsyncIterator[RunGroup]:

@@ -37,9 +37,9 @@ from sequencer.rules.topics import ValidateConfig, accept_any_config
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import Identity, RowStore
 from sequencer.store.state import HotState
+from tailrace.background_tasks import log_and_continue
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy, wait_for
-from tailrace.keepers import outlived
 from tailrace.object_store.api import ObjectStore, StoreError
 from tailrace.rpc import (
     ClusterIdentity,
@@ -172,7 +172,7 @@ class SequencerServer:
         if listen:
             await self.server.listen(self._settings.host, self._settings.port)
             self._address = self._address or f"{self._settings.host}:{self.server.port}"
-        with outlived(_log, "a sequencer server's first turn failed"):
+        with log_and_continue(_log, "a sequencer server's first turn failed"):
             await self._try_to_lead()
         self._leading = asyncio.create_task(self._lead(), name="sequencer server")
 
@@ -248,7 +248,7 @@ class SequencerServer:
             else:  # confirmed by a read only: see Term.confirm
                 pause = self._settings.poll_s
             await wait_for(self._clock, self._doubt, pause)
-            with outlived(_log, "a sequencer server's turn failed"):
+            with log_and_continue(_log, "a sequencer server's turn failed"):
                 await self._take_turn()
 
     async def _take_turn(self) -> None:
@@ -588,13 +588,13 @@ class SequencerServer:
     async def _apply_retention(self, local: Committer) -> None:
         while True:
             await self._clock.sleep(self._settings.retention_interval_s)
-            with outlived(_log, "retention is put off", SequencerError):
+            with log_and_continue(_log, "retention is put off", SequencerError):
                 await local.apply_retention(Empty())
 
     async def _collect(self, local: Committer, objects: ObjectStore) -> None:
         while True:
             await self._clock.sleep(self._settings.collection_interval_s)
-            with outlived(_log, "garbage collection is put off", SequencerError, StoreError):
+            with log_and_continue(_log, "garbage collection is put off", SequencerError, StoreError):
                 done = await collect(local, objects, self._clock)
                 if done.objects_deleted or done.orphans_deleted:
                     _log.info(

@@ -74,12 +74,12 @@ async def wait_for(clock: Clock, awaited: asyncio.Future[Any], seconds: float) -
     """Wait until `awaited` is done (True) or `seconds` have passed (False). Neither reads nor cancels `awaited`."""
     if awaited.done():
         return True
-    bell = asyncio.ensure_future(clock.sleep(seconds))
+    timer = asyncio.ensure_future(clock.sleep(seconds))
     try:
-        await asyncio.wait({awaited, bell}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({awaited, timer}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        bell.cancel()
-        await asyncio.gather(bell, return_exceptions=True)
+        timer.cancel()
+        await asyncio.gather(timer, return_exceptions=True)
     return awaited.done()
 
 

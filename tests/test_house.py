@@ -137,7 +137,9 @@ def outermost_loops(node: ast.AST) -> list[ast.While]:
 
 
 def has_net(loop: ast.While) -> bool:
-    return any(isinstance(node, ast.Call) and name_of(node).endswith("outlived") for node in ast.walk(loop))
+    return any(
+        isinstance(node, ast.Call) and name_of(node).endswith("log_and_continue") for node in ast.walk(loop)
+    )
 
 
 def test_a_task_that_loops_outlives_a_round_that_fails() -> None:
@@ -149,7 +151,7 @@ def test_a_task_that_loops_outlives_a_round_that_fails() -> None:
 def test_a_task_without_a_net_is_found() -> None:
     module = ast.parse(
         "async def bare():\n while True: await sleep()\n"
-        "async def safe():\n while True:\n  with outlived(log): await look()\n"
+        "async def safe():\n while True:\n  with log_and_continue(log): await look()\n"
         "create_task(bare())\ncreate_task(self.safe(), name='x')\n"
     )
     assert loops_of_tasks({Path("one.py"): module}) == {"one.py:bare": False, "one.py:safe": True}

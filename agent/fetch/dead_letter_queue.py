@@ -14,8 +14,8 @@ import structlog
 from agent.catalog import KnownTopic
 from sequencer.api.errors import SequencerError
 from sequencer.api.share_groups import AcquiredRecords, ShareLimits
+from tailrace.background_tasks import log_and_continue
 from tailrace.ids import TopicPartition
-from tailrace.keepers import outlived
 
 log = structlog.get_logger("agent.share")
 
@@ -74,5 +74,5 @@ class DeadLetterQueue:
 
 
 async def _write(write_dead_letters: WriteDeadLetters, undeliverable: UndeliverableRecords) -> None:
-    with outlived(log, "dead letters could not be written; they are retried", SequencerError):
+    with log_and_continue(log, "dead letters could not be written; they are retried", SequencerError):
         await write_dead_letters(undeliverable)

@@ -18,7 +18,7 @@ from sequencer.api.errors import SequencerError
 from sequencer.api.interface import Sequencer
 from sequencer.api.share_groups import ShareLimits, ShareRequest, ShareWork
 from sequencer.bounds import MAX_WORKS
-from tailrace.keepers import outlived
+from tailrace.background_tasks import log_and_continue
 
 log = structlog.get_logger("agent.share")
 
@@ -55,8 +55,8 @@ class ShareReleases:
         for (group_id, member_id), session in self._sessions.end_of(connection):
             works = [
                 ShareWork(*partition, releases=True)
-                for partition, outlook in session.partitions.items()
-                if outlook.is_acquired
+                for partition, acquirable in session.partitions.items()
+                if acquirable.is_acquired
             ]
             for first in range(0, len(works), MAX_WORKS):
                 some = works[first : first + MAX_WORKS]
@@ -70,5 +70,7 @@ class ShareReleases:
             self._is_waiting.clear()
             while self._waiting:
                 request = self._waiting.popleft()
-                with outlived(log, "records of an ended share session stay locked for now", SequencerError):
+                with log_and_continue(
+                    log, "records of an ended share session stay locked for now", SequencerError
+                ):
                     await self._sequencer.share_records(request)

@@ -24,7 +24,7 @@ Member = tuple[str, str]
 
 
 @dataclass(slots=True)
-class Outlook:
+class AcquirableOffsets:
     """The sequencer's latest answer for a partition. `available`: the offsets that could be acquired, as far as the log
     has them; None if none can be, or before the first answer. `is_new`: nothing was ever available, so the group may
     not have begun to read the partition. `is_hole`: a read within these offsets found nothing. `is_acquired`: records
@@ -44,7 +44,7 @@ class ShareSession:
     number: int
     connection: object
     epoch: int = INITIAL_EPOCH + 1
-    partitions: OrderedDict[TopicPartition, Outlook] = field(default_factory=OrderedDict)
+    partitions: OrderedDict[TopicPartition, AcquirableOffsets] = field(default_factory=OrderedDict)
 
 
 class ShareSessions:
@@ -74,7 +74,7 @@ class ShareSessions:
             return session
         before = len(session.partitions)
         for partition in added:
-            session.partitions.setdefault(partition, Outlook())
+            session.partitions.setdefault(partition, AcquirableOffsets())
         for partition in forgotten:
             session.partitions.pop(partition, None)
         self._partition_count += len(session.partitions) - before

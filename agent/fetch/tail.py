@@ -18,9 +18,9 @@ from agent.telemetry import AgentTelemetry
 from sequencer.api.errors import SequencerError, SequencerUnavailable
 from sequencer.api.interface import Sequencer
 from sequencer.api.reads import FoundPartition, WatchAnswer, WatchRequest
+from tailrace.background_tasks import log_and_continue
 from tailrace.clock import Clock, Entropy
 from tailrace.ids import TopicPartition
-from tailrace.keepers import outlived
 from tailrace.turns import Turns
 
 log = structlog.get_logger("agent.tail")
@@ -144,7 +144,7 @@ class Tail:
                 self._windows.restart(self._entropy.uuid())
             is_sound = False
             began = self._clock.monotonic()
-            with outlived(
+            with log_and_continue(
                 log,
                 "the subscription failed: windows are dropped, and fetches call the sequencer",
                 SequencerError,

@@ -62,12 +62,12 @@ class GatewayParts:
 
     async def done(self, awaited: asyncio.Future[Any], seconds: float) -> bool:
         """Wait. Return True when `awaited` is done, False if the gateway shuts down or the time passes first."""
-        bell = asyncio.ensure_future(self.clock.sleep(seconds))
+        timer = asyncio.ensure_future(self.clock.sleep(seconds))
         try:
-            await asyncio.wait({awaited, self.draining, bell}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({awaited, self.draining, timer}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            bell.cancel()
-            await asyncio.gather(bell, return_exceptions=True)
+            timer.cancel()
+            await asyncio.gather(timer, return_exceptions=True)
         return awaited.done()
 
 

@@ -52,10 +52,10 @@ from sequencer.api.groups import (
 )
 from sequencer.api.interface import Sequencer
 from sequencer.api.transactions import TransactionRef
+from tailrace.background_tasks import log_and_continue
 from tailrace.clock import Clock, Entropy, wait_for
 from tailrace.configs.group_config import CONSUMER_SESSION_TIMEOUT_MS, SHARE_SESSION_TIMEOUT_MS
 from tailrace.kafka.error_codes import ErrorCode
-from tailrace.keepers import outlived
 from tailrace.limits import is_name
 from tailrace.turns import Steps, Turns, at_once, in_turns
 
@@ -780,7 +780,7 @@ class GroupCoordinator:
             await wait_for(
                 self._clock, self._due_sooner, min(max(wait, MIN_WAIT_SECONDS), LEASE_LOOK_SECONDS)
             )
-            with outlived(log, "groups' deadlines could not be checked"):
+            with log_and_continue(log, "groups' deadlines could not be checked"):
                 if self._identity().lease_epoch != epoch:
                     epoch = self._identity().lease_epoch
                     for held in [group for group in self._held.values() if group.lease_epoch != epoch]:
@@ -791,7 +791,9 @@ class GroupCoordinator:
         """Load the groups that had to be dropped, so that members that are gone expire."""
         while True:
             await self._clock.sleep(LOOK_AGAIN_SECONDS)
-            with outlived(log, "dropped groups could not be loaded; they are retried", SequencerError):
+            with log_and_continue(
+                log, "dropped groups could not be loaded; they are retried", SequencerError
+            ):
                 while self._left and self._may_answer():
                     group_id = next(iter(self._left))
                     del self._left[group_id]

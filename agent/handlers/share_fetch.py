@@ -18,7 +18,7 @@ from agent.errors import EXPECTED, code_of
 from agent.fetch.alignment import NO_END
 from agent.fetch.dead_letter_queue import UndeliverableRecords
 from agent.fetch.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, PartitionKey, RequestedPartition
-from agent.fetch.share_sessions import Outlook, ShareSession
+from agent.fetch.share_sessions import AcquirableOffsets, ShareSession
 from agent.handlers import list_offsets
 from agent.handlers.fetch import PartitionFetch, fill
 from agent.memory_budget import Grant, release
@@ -98,14 +98,14 @@ class Refused(Exception):
 
 @dataclass(slots=True)
 class _Part:
-    """A partition of a request. `outlook`: None if the partition is only acknowledged. `acknowledged` is emptied once
+    """A requested partition. `acquirable`: None if the partition is only acknowledged. `acknowledged` is emptied once
     the sequencer has it. `read`: what this round read. `start_offset`: where a group that has never read the partition
     begins; -1 for the log's start or end."""
 
     topic_partition: TopicPartition
     row: SharePartitionData
     topic: KnownTopic | None
-    outlook: Outlook | None
+    acquirable: AcquirableOffsets | None
     acknowledged: list[Acknowledged] = field(default_factory=list)
     is_acknowledged: bool = False
     read: PartitionFetch | None = None
@@ -211,8 +211,8 @@ async def _parts(
 ) -> list[_Part]:
     """Return the session's partitions, followed by those that are only acknowledged."""
     named = _named(request)
-    outlooks = {**dict.fromkeys(named), **session.partitions}
-    parts = await _parts_of(services, context, "ShareFetch", outlooks)
+    acquirables = {**dict.fromkeys(named), **session.partitions}
+    parts = await _parts_of(services, context, "ShareFetch", acquirables)
     for partition, batches in named.items():
         _take_acknowledged(parts[partition], batches, may_renew=request.is_renew_ack)
     # The session's partitions come first, in the order in which they are served.
@@ -231,16 +231,19 @@ def _named(
 
 
 async def _parts_of(
-    services: Services, context: RequestContext, api: str, outlooks: Mapping[TopicPartition, Outlook | None]
+    services: Services,
+    context: RequestContext,
+    api: str,
+    acquirables: Mapping[TopicPartition, AcquirableOffsets | None],
 ) -> dict[TopicPartition, _Part]:
     """Return these partitions. Those that can't be served have an error."""
     by_id = services.catalog.snapshot.by_id
-    if not all(has(by_id.get(partition.topic_id), partition.partition + 1) for partition in outlooks):
+    if not all(has(by_id.get(partition.topic_id), partition.partition + 1) for partition in acquirables):
         by_id = (await services.catalog.refresh()).by_id
     parts: dict[TopicPartition, _Part] = {}
-    for partition, outlook in outlooks.items():
+    for partition, acquirable in acquirables.items():
         topic = by_id.get(partition.topic_id)
-        part = parts[partition] = _Part(partition, SharePartitionData(partition.partition), topic, outlook)
+        part = parts[partition] = _Part(partition, SharePartitionData(partition.partition), topic, acquirable)
         if topic is None:
             part.row.error_code = ErrorCode.UNKNOWN_TOPIC_ID
         elif not context.access.may_read(api, topic.topic.name):
@@ -293,7 +296,11 @@ async def _begin_by_time(
 ) -> None:
     """Look up the start offsets of a group that begins at some time, for partitions that are new to the session."""
     seconds = services.groups.configs.reset_seconds(member.group_id)
-    new = [part for part in parts if part.outlook is not None and part.outlook.is_new and not part.is_failed]
+    new = [
+        part
+        for part in parts
+        if part.acquirable is not None and part.acquirable.is_new and not part.is_failed
+    ]
     if seconds is None or not new:
         return
     since_ms = services.clock.wall_ms() - round(seconds * 1000)
@@ -318,7 +325,7 @@ async def _serve(
 ) -> Grant | None:
     """Serve all partitions that can be served. Return the memory taken for records, if any."""
     able = [part for part in parts if not part.is_failed and _has_work(part, member)]
-    fetched = [part for part in able if part.outlook is not None and _fetches(request)]
+    fetched = [part for part in able if part.acquirable is not None and _fetches(request)]
     deadline = services.clock.monotonic() + _wait_s(request)
     for number in range(MAX_ROUNDS):
         remaining_s = max(0.0, deadline - services.clock.monotonic())
@@ -349,7 +356,7 @@ def _wait_s(request: ShareFetchRequest) -> float:
 
 
 def _has_work(part: _Part, member: _Member) -> bool:
-    return bool(part.acknowledged) or part.outlook is not None or member.is_final
+    return bool(part.acknowledged) or part.acquirable is not None or member.is_final
 
 
 def _fetches(request: ShareFetchRequest) -> bool:
@@ -363,11 +370,11 @@ async def _read(
     """Read the available records. Each partition may use the whole request's limits. Wait if there are none yet."""
     for part in fetched:
         part.read = None
-        if part.outlook is not None and part.outlook.available is not None:
+        if part.acquirable is not None and part.acquirable.available is not None:
             part.read = _planned(
                 part=part,
-                outlook=part.outlook,
-                available=part.outlook.available,
+                acquirable=part.acquirable,
+                available=part.acquirable.available,
                 request=request,
                 member=member,
             )
@@ -378,13 +385,17 @@ async def _read(
     bounds = FetchRequest(max_wait_ms=round(wait_s * 1000), min_bytes=1, max_bytes=request.max_bytes)
     grant = await fill(services, bounds, reads)
     for part in fetched:
-        if part.outlook is not None and part.read is not None:
-            part.outlook.is_hole = _is_hole(part.read)
+        if part.acquirable is not None and part.read is not None:
+            part.acquirable.is_hole = _is_hole(part.read)
     return grant
 
 
 def _planned(
-    part: _Part, outlook: Outlook, available: tuple[int, int], request: ShareFetchRequest, member: _Member
+    part: _Part,
+    acquirable: AcquirableOffsets,
+    available: tuple[int, int],
+    request: ShareFetchRequest,
+    member: _Member,
 ) -> PartitionFetch:
     """Return the read of a partition. After a read that found nothing before its limit, read past the hole."""
     first, end = available
@@ -393,14 +404,14 @@ def _planned(
         RequestedPartition(
             PartitionKey("", *part.topic_partition),
             first,
-            min(request.max_bytes, BEHIND_A_HOLE_BYTES) if outlook.is_hole else request.max_bytes,
+            min(request.max_bytes, BEHIND_A_HOLE_BYTES) if acquirable.is_hole else request.max_bytes,
             -1,
             -1,
         ),
         part.topic,
         PartitionData(part.topic_partition.partition, aborted_transactions=[] if is_committed else None),
         is_committed,
-        limit=NO_END if outlook.is_hole else min(end, first + request.max_records),
+        limit=NO_END if acquirable.is_hole else min(end, first + request.max_records),
     )
 
 
@@ -460,12 +471,14 @@ def _works(request: ShareFetchRequest, member: _Member, parts: list[_Part]) -> l
     for part in parts:
         acquire = None
         if part.read is not None and part.read.read_bytes and left > 0:
-            assert part.outlook is not None and part.outlook.available is not None, "it was read from there"
-            first, end = part.outlook.available
+            assert part.acquirable is not None and part.acquirable.available is not None, (
+                "it was read from there"
+            )
+            first, end = part.acquirable.available
             is_strict = request.share_acquire_mode == RECORD_LIMIT
             acquire = span_of(part.read, min(left, end - first), is_strict=is_strict)
             left -= acquire.max_records
-            part.outlook.is_acquired = True
+            part.acquirable.is_acquired = True
         works.append(
             ShareWork(
                 *part.topic_partition,
@@ -488,9 +501,9 @@ def _take(part: _Part, work: ShareWork, outcome: ShareOutcome) -> None:
         row.acknowledge_error_code = _SHARE_CODES[outcome.error]
         row.acknowledge_error_message = _SHARE_MESSAGES.get(outcome.error)
         part.acknowledged = []
-    if part.outlook is not None:
-        part.outlook.available = outcome.available
-        part.outlook.is_new = part.outlook.is_new and outcome.available is None
+    if part.acquirable is not None:
+        part.acquirable.available = outcome.available
+        part.acquirable.is_new = part.acquirable.is_new and outcome.available is None
     if read is not None and read.is_failed and read.row.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
         row.error_code = _code_of_read(read.row.error_code)
     if outcome.acquired and read is not None:

@@ -22,10 +22,10 @@ from sequencer.api.errors import SequencerError
 from sequencer.api.groups import FetchOffsets, OffsetPosition
 from sequencer.api.transactions import TransactionDescription, TransactionsRequest, TransactionState
 from sequencer.pages import pages, positions_at
+from tailrace.background_tasks import cause_of, log_and_continue
 from tailrace.batches.records import NewRecord
 from tailrace.configs.internal_topics import GROUPS, PARTITIONS, TRANSACTIONS, partition_of
 from tailrace.configs.topic_config import Latency
-from tailrace.keepers import cause_of, outlived
 from tailrace.tenants import local_name, stored_beside
 from tailrace.turns import in_parts
 
@@ -82,7 +82,7 @@ class Copier:
 
     async def _tried_group(self, group_id: str, changes: GroupChanges) -> str | None:
         """Copy a group. Return why that failed, or None."""
-        with outlived(log, "a group is not copied", group=group_id):
+        with log_and_continue(log, "a group is not copied", group=group_id):
             try:
                 await self._copy_group(group_id, changes)
             except (SequencerError, CopyFailed) as error:
@@ -148,7 +148,7 @@ class Copier:
     ) -> str | None:
         """Copy one. Return why that failed, or None. `known`: its last copy, if its transaction was open then."""
         transactional_id = described.transactional_id
-        with outlived(log, "a transactional id is not copied", transactional_id=transactional_id):
+        with log_and_continue(log, "a transactional id is not copied", transactional_id=transactional_id):
             try:
                 if described != known:
                     await self._append(TRANSACTIONS, transactional_id, [await self._transaction(described)])

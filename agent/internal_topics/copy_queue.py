@@ -16,9 +16,9 @@ import structlog
 
 from agent.catalog import Catalog
 from sequencer.api.groups import OffsetPosition
+from tailrace.background_tasks import log_and_continue
 from tailrace.clock import Clock, wait_until_set
 from tailrace.configs.internal_topics import GROUPS, TRANSACTIONS, is_kept
-from tailrace.keepers import outlived
 
 log = structlog.get_logger("agent.internal_topics")
 
@@ -161,5 +161,5 @@ class CopyQueue:
             self._has_changes.clear()
             is_last = await wait_until_set(self._clock, self._is_closing, PAUSE_SECONDS)
             changes, self._changes = self._changes, PendingChanges()
-            with outlived(log, "changes of groups and transactional ids are not copied"):
+            with log_and_continue(log, "changes of groups and transactional ids are not copied"):
                 await copy(changes)

@@ -61,12 +61,12 @@ from sequencer.api.errors import (
     SessionClosed,
 )
 from sequencer.api.interface import Sequencer
+from tailrace.background_tasks import log_and_continue
 from tailrace.batches.mixed_object import SealedObject, seal
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy, wait_for, wait_until_set
 from tailrace.configs.topic_config import Latency
 from tailrace.ids import TopicPartition
-from tailrace.keepers import outlived
 from tailrace.object_store.api import ObjectStore, StoreError, StoreFull, StoreRefused
 from tailrace.turns import Turns
 
@@ -293,7 +293,7 @@ class Lane:
                 await self._buffer_changed.wait()
                 continue
             wait = Wait(0.0)
-            with outlived(log, "a buffer could not be sealed", lane=self._number):
+            with log_and_continue(log, "a buffer could not be sealed", lane=self._number):
                 try:
                     wait = self._seal_if_due(buffer)
                 except Exception:
@@ -707,7 +707,9 @@ class Lane:
             await wait_until_set(self._clock, self._session_lost, pause)
             self._session_lost.clear()
             pause = min(pause, SESSION_RETRY_SECONDS)
-            with outlived(log, "the upload session could not be renewed", SequencerError, lane=self._number):
+            with log_and_continue(
+                log, "the upload session could not be renewed", SequencerError, lane=self._number
+            ):
                 pause = await self._renew_session(pause)
 
     async def _renew_session(self, pause: float) -> float:

@@ -22,8 +22,8 @@ from joserfc.jwk import Key, KeySet
 
 from agent.security.sasl import Login, LoginFailed, Step
 from agent.security.settings import SecuritySettings
+from tailrace.background_tasks import log_and_continue
 from tailrace.clock import Clock
-from tailrace.keepers import outlived
 from tailrace.limits import is_name
 
 ALGORITHMS = (
@@ -102,7 +102,7 @@ class SigningKeys:
 
     async def _keep(self) -> None:
         while True:
-            with outlived(log, "the keys for OAUTHBEARER could not be refreshed"):
+            with log_and_continue(log, "the keys for OAUTHBEARER could not be refreshed"):
                 await self._read_once()
             has_keys = self._keys is not None
             await self._clock.sleep(self._refresh_seconds if has_keys else UNKNOWN_KEY_SECONDS)
@@ -119,7 +119,9 @@ class SigningKeys:
 
     async def _read_again(self) -> None:
         loop = asyncio.get_running_loop()
-        with outlived(log, "the keys for OAUTHBEARER can't be read; the last ones stay in use", *UNREADABLE):
+        with log_and_continue(
+            log, "the keys for OAUTHBEARER can't be read; the last ones stay in use", *UNREADABLE
+        ):
             try:
                 data = await self._read()
                 self._keys = await loop.run_in_executor(self._executor, _key_set, data)

@@ -58,7 +58,7 @@ class Pass(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RecordColumns:
     """Records of some batches as columns. `batches` has each record's batch.
 
     `newest`: the largest offset of the record's key in the dirty part of the log, -1 if it is not there.
@@ -74,7 +74,7 @@ class Rows:
     base_offsets: Array
 
 
-def kept(rows: Rows, of: Pass, head: int) -> Array:
+def kept(rows: RecordColumns, of: Pass, head: int) -> Array:
     """Return which rows stay, as booleans. `head`: the offset of the newest record that the pass covers."""
     horizons = rows.horizons_ms[rows.batches]
     is_over = (
@@ -83,7 +83,7 @@ def kept(rows: Rows, of: Pass, head: int) -> Array:
     return (rows.has_key & (rows.newest <= rows.offsets) & ~is_over) | (rows.offsets >= head)
 
 
-def without_horizon(rows: Rows, stays: Array, of: Pass) -> Array:
+def without_horizon(rows: RecordColumns, stays: Array, of: Pass) -> Array:
     """Return which batches need a delete horizon: those without one in which a tombstone stays.
 
     A batch above the clean end gets a new horizon, because the pass that set its horizon did not finish.

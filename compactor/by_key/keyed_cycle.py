@@ -60,7 +60,7 @@ class KeyedSummary:
     dirtiest: float = 0.0
 
 
-class Due(NamedTuple):
+class DuePartition(NamedTuple):
     """A due partition and the runs that its pass covers."""
 
     point: CleanPoint
@@ -70,7 +70,7 @@ class Due(NamedTuple):
 
 async def due_partitions(
     sequencer: Sequencer, topic: Topic, settings: TopicSettings, max_dirty: int, summary: KeyedSummary
-) -> AsyncIterator[list[Due]]:
+) -> AsyncIterator[list[DuePartition]]:
     """Yield the topic's due partitions, some at a time. Checks only partitions with new data."""
     first: int | None = 0
     while first is not None:
@@ -101,7 +101,7 @@ async def _due(
     now_ms: int,
     max_dirty: int,
     summary: KeyedSummary,
-) -> list[Due]:
+) -> list[DuePartition]:
     starts = {point.partition: max(point.clean_end, point.log_start_offset) for point in points}
     ends = {point.partition: point.last_stable_offset for point in points}
     dirty_runs = await runs_within(sequencer, topic, starts, ends)
@@ -117,12 +117,12 @@ async def _due(
     logs = await runs_within(
         sequencer, topic, {point.partition: point.log_start_offset for point in chosen}, ends
     )
-    due: list[Due] = []
+    due: list[DuePartition] = []
     for point in chosen:
         runs = cleanable(logs[point.partition], point, settings, now_ms)
         runs = fitting(runs, point.clean_end, max_dirty)
         if runs and runs[-1].end_offset > point.clean_end:
-            due.append(Due(point, runs, now_ms))
+            due.append(DuePartition(point, runs, now_ms))
     return due
 
 
@@ -154,7 +154,7 @@ async def runs_within(
 
 
 def items_of(
-    topic: Topic, due: Iterable[Due], settings: TopicSettings, plan: PlanSettings, memory_bytes: int
+    topic: Topic, due: Iterable[DuePartition], settings: TopicSettings, plan: PlanSettings, memory_bytes: int
 ) -> list[KeyedItem]:
     """Pack passes into items. Partitions share an item, and so its files, up to `target_bytes`."""
     items: list[KeyedItem] = []

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 import pyarrow.compute as pc
 
-from compactor.by_key.keyed import NO_HORIZON, Pass, Rows, kept, without_horizon
+from compactor.by_key.keyed import NO_HORIZON, Pass, RecordColumns, kept, without_horizon
 from compactor.by_key.keyed_index import KeyIndex
 from compactor.plan import Piece, WorkItem
 from compactor.rewrite import (
@@ -97,7 +97,7 @@ class KeyedResult(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(slots=True)
-class _Filtered:
+class _FilteredRun:
     """A run after the pass."""
 
     run: Run
@@ -116,7 +116,7 @@ class _Filtered:
         return self.run.length * self.kept // max(1, self.kept + self.dropped)
 
 
-class _Writing:
+class _ObjectWriter:
     """Combines the changed runs of an item into objects of about `target_bytes`.
 
     An object has at most one sequence of contiguous runs per partition.
@@ -130,11 +130,11 @@ class _Writing:
         self._output = output
         self._clock = clock
         self._entropy = entropy
-        self._stretches: list[tuple[KeyedPiece, list[_Filtered]]] = []
+        self._stretches: list[tuple[KeyedPiece, list[_FilteredRun]]] = []
         self._bytes = 0
         self.results: list[RewriteResult] = []
 
-    async def add(self, piece: KeyedPiece, filtered: _Filtered) -> None:
+    async def add(self, piece: KeyedPiece, filtered: _FilteredRun) -> None:
         """Add a run if it lost records; otherwise it stays in its object."""
         if not filtered.is_changed:
             return
@@ -171,7 +171,7 @@ class _Writing:
         self.results.append(result_of(described, written, replacements, source_bytes=source_bytes))
         self._stretches, self._bytes = [], 0
 
-    def _source_run(self, stretch: Sequence[_Filtered]) -> SourceRun:
+    def _source_run(self, stretch: Sequence[_FilteredRun]) -> SourceRun:
         first, last = stretch[0].run, stretch[-1].run
         return SourceRun(
             partition=TopicPartition(first.topic_id, first.partition),
@@ -190,7 +190,7 @@ async def rewrite_keyed(
     Raises RewriteFailed for corrupt input, StoreError, InvalidParquetObject.
     """
     objects = ParquetRuns(store)
-    writing = _Writing(item=item, store=store, output=output, clock=clock, entropy=entropy)
+    writing = _ObjectWriter(item=item, store=store, output=output, clock=clock, entropy=entropy)
     dropped = spilled = 0
     try:
         for piece in item.pieces:
@@ -233,9 +233,9 @@ def _is_dirty(run: Run, of: Pass) -> bool:
     return run.kind is ObjectKind.PARQUET and run.end_offset > of.clean_end
 
 
-async def _filter(objects: ParquetRuns, run: Run, newest: KeyIndex, of: Pass) -> _Filtered:
+async def _filter(objects: ParquetRuns, run: Run, newest: KeyIndex, of: Pass) -> _FilteredRun:
     """Return the run's batches as they are after the pass."""
-    filtered = _Filtered(run)
+    filtered = _FilteredRun(run)
     waiting: list[RunGroup] = []
     async for group in objects.groups(run, REPLAY_COLUMNS):
         waiting.append(group)
@@ -247,7 +247,7 @@ async def _filter(objects: ParquetRuns, run: Run, newest: KeyIndex, of: Pass) ->
     return filtered
 
 
-def _filter_groups(groups: Sequence[RunGroup], newest: KeyIndex, of: Pass, into: _Filtered) -> None:
+def _filter_groups(groups: Sequence[RunGroup], newest: KeyIndex, of: Pass, into: _FilteredRun) -> None:
     if not groups:
         return
     hashes = [newest.hashes(group.column("key")) for group in groups]
@@ -259,8 +259,8 @@ def _filter_groups(groups: Sequence[RunGroup], newest: KeyIndex, of: Pass, into:
         begin = end
 
 
-def _filter_group(group: RunGroup, newest: Array, head: int, of: Pass, into: _Filtered) -> None:
-    rows = Rows(
+def _filter_group(group: RunGroup, newest: Array, head: int, of: Pass, into: _FilteredRun) -> None:
+    rows = RecordColumns(
         offsets=numbers(group.column("offset")),
         newest=newest,
         has_key=_is_valid(group.column("key")),

@@ -18,7 +18,7 @@ _VARINTS = ("int", "long", "enum")
 _FIXED = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 
 
-class _Enough(Exception):
+class _LimitReached(Exception):
     """The count is above the limit."""
 
 
@@ -42,7 +42,7 @@ class Elements:
             self._walk(data, 0)
         except IndexError:
             raise ValueUnfit("the value is cut off, or of another schema") from None
-        except _Enough:
+        except _LimitReached:
             pass
         return self._count
 
@@ -95,7 +95,7 @@ class Elements:
                 if is_counted:
                     self._count += 1
                     if self._count > self._most:
-                        raise _Enough
+                        raise _LimitReached
                 at = walk(data, at)
                 if at > len(data):
                     raise IndexError

@@ -168,9 +168,9 @@ def derived_files(item: DeriveItem, data: bytes) -> DerivedFiles:
     """Derive the files from the object's bytes. Raises InvalidParquetObject."""
     read_index(memoryview(data)[item.object.index_start :], item.object.size, crc=item.object.index_crc)
     file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
-    lacking = _lacking(item, file)
-    if lacking is not None:
-        return DerivedFiles(lacking, {})
+    missing_schemas = _missing_schemas(item, file)
+    if missing_schemas is not None:
+        return DerivedFiles(missing_schemas, {})
     outputs = _OutputFiles(item.order)
     for numbers in together(file.metadata):
         outputs.add(file.read_row_groups(numbers))
@@ -209,7 +209,7 @@ def _decoder_of(order: DeriveOrder, columns: Columns) -> ValueDecoder:
     return kind(columns, order.schemas)
 
 
-def _lacking(item: DeriveItem, file: pq.ParquetFile) -> DeriveOutcome | None:
+def _missing_schemas(item: DeriveItem, file: pq.ParquetFile) -> DeriveOutcome | None:
     """Return what the order lacks to derive the object; None if it lacks nothing."""
     kind = item.order.encoding.kind
     if kind != "json":

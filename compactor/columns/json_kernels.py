@@ -56,7 +56,7 @@ _START, _ESCAPED, SIZE = 32, 1 << 31, (1 << 31) - 1
 """The parts of a text's word: its start, whether it has escapes, and its bytes between the quotation marks."""
 
 
-class Given(NamedTuple):
+class ParseInput(NamedTuple):
     """The input. Value i is source[offsets[i]:offsets[i + 1]] if is_null[i] is 0."""
 
     source: np.ndarray
@@ -64,7 +64,7 @@ class Given(NamedTuple):
     is_null: np.ndarray
 
 
-class Plan(NamedTuple):
+class ColumnTree(NamedTuple):
     """The tree of nodes. Node 0 is the root; the children of a node are adjacent. `bases`: the first slot of each
     node."""
 
@@ -83,7 +83,7 @@ class Slots(NamedTuple):
 
     `words`: per slot, a number, days or microseconds since 1970, a text's word, or the end of a list's elements.
     `floats`: the same memory as doubles. `valid`: 1 for a slot with a value. `counts`: the elements of each list.
-    `hard_words`, `hard_places`: the texts of numbers that are not in `floats` yet, and their slots. `is_plain`: per
+    `hard_words`, `hard_slots`: the texts of numbers that are not in `floats` yet, and their slots. `is_plain`: per
     row.
     """
 
@@ -92,11 +92,11 @@ class Slots(NamedTuple):
     valid: np.ndarray
     counts: np.ndarray
     hard_words: np.ndarray
-    hard_places: np.ndarray
+    hard_slots: np.ndarray
     is_plain: np.ndarray
 
 
-class Open(NamedTuple):
+class ParseStack(NamedTuple):
     """The stack of open objects and arrays: per level, its node (-1: ignored), its entry, whether it is an object, the
     child that probably comes next, and a unique number. `seen`: per node, the number of the object that had it last."""
 
@@ -128,7 +128,7 @@ def parse(given, plan, slots, opened):
     kinds, first_children, child_counts = plan.kinds, plan.first_children, plan.child_counts
     name_offsets, names, bases = plan.name_offsets, plan.names, plan.bases
     words, floats, valid, counts = slots.words, slots.floats, slots.valid, slots.counts
-    hard_words, hard_places, is_plain = slots.hard_words, slots.hard_places, slots.is_plain
+    hard_words, hard_slots, is_plain = slots.hard_words, slots.hard_slots, slots.is_plain
     nodes, entries, is_object = opened.nodes, opened.entries, opened.is_object
     next_children, stamps, seen = opened.next_children, opened.stamps, opened.seen
     is_strict, most_bytes = plan.is_strict, plan.most_bytes
@@ -272,7 +272,7 @@ def parse(given, plan, slots, opened):
                         if hard == hard_words.shape[0]:
                             break
                         hard_words[hard] = _word(start, at, False)
-                        hard_places[hard] = slot
+                        hard_slots[hard] = slot
                         hard += 1
                 elif kind != IGNORED:
                     break

@@ -70,7 +70,7 @@ class PlainJson:
         bases, size = self._bases(given)
         if size > MOST_SLOTS:
             return None
-        plan = kernels.Plan(
+        plan = kernels.ColumnTree(
             kinds=self._kinds, first_children=self._firsts, child_counts=self._counts,
             name_offsets=self._name_offsets, names=self._names, bases=bases, is_strict=self._is_strict,
             most_bytes=most_bytes,
@@ -82,7 +82,7 @@ class PlainJson:
         arrays = [parsed.array(1 + number, len(values)) for number in range(int(self._counts[0]))]
         return PlainValues(arrays, slots.is_plain)
 
-    def _bases(self, given: kernels.Given) -> tuple[Any, int]:
+    def _bases(self, given: kernels.ParseInput) -> tuple[Any, int]:
         """Return the first slot of each node, and the number of slots."""
         in_lists = any(node.list for node in self._nodes)
         elements = int(kernels.most_elements(given.source)) if in_lists else 0
@@ -139,27 +139,27 @@ def _is_utf8(values: pa.Array) -> bool:
     return True
 
 
-def _given(values: pa.Array) -> kernels.Given:
+def _given(values: pa.Array) -> kernels.ParseInput:
     _, offsets, data = values.buffers()
     bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
     source = np.frombuffer(data or b"", np.uint8)[bounds[0] : bounds[-1]]
     is_null = values.is_null().cast(pa.uint8()).to_numpy()
-    return kernels.Given(source=source, offsets=bounds - bounds[0], is_null=is_null)
+    return kernels.ParseInput(source=source, offsets=bounds - bounds[0], is_null=is_null)
 
 
-def _slots(size: int, nodes: int, given: kernels.Given) -> kernels.Slots:
+def _slots(size: int, nodes: int, given: kernels.ParseInput) -> kernels.Slots:
     words = np.zeros(size, np.int64)
     hard = len(given.source) // 8 + 1
     return kernels.Slots(
         words=words, floats=words.view(np.float64), valid=np.zeros(size, np.uint8),
         counts=np.zeros(nodes, np.int64), hard_words=np.zeros(hard, np.int64),
-        hard_places=np.zeros(hard, np.int64), is_plain=np.zeros(len(given.is_null), np.uint8),
+        hard_slots=np.zeros(hard, np.int64), is_plain=np.zeros(len(given.is_null), np.uint8),
     )  # fmt: skip
 
 
-def _none_open(nodes: int) -> kernels.Open:
+def _none_open(nodes: int) -> kernels.ParseStack:
     held = [np.zeros(kernels.DEPTH, np.int64) for _ in range(5)]
-    return kernels.Open(
+    return kernels.ParseStack(
         nodes=held[0], entries=held[1], is_object=held[2], next_children=held[3], stamps=held[4],
         seen=np.zeros(nodes, np.int64),
     )  # fmt: skip
@@ -169,7 +169,7 @@ def _fill_hard_numbers(source: Any, slots: kernels.Slots, count: int) -> None:
     """Parse the numbers that the kernel left with Arrow, which rounds to the nearest double."""
     words = slots.hard_words[:count]
     numbers = pa.Array.from_buffers(pa.string(), len(words), [None, *_texts(source, words)])
-    slots.floats[slots.hard_places[:count]] = numbers.cast(pa.float64()).to_numpy()
+    slots.floats[slots.hard_slots[:count]] = numbers.cast(pa.float64()).to_numpy()
 
 
 def _texts(source: Any, words: Any) -> list[pa.Buffer]:
@@ -184,7 +184,7 @@ class _Parsed(NamedTuple):
     """Converts slots to arrays."""
 
     nodes: list[_Node]
-    plan: kernels.Plan
+    plan: kernels.ColumnTree
     slots: kernels.Slots
     source: Any
 

@@ -26,8 +26,8 @@ import msgspec
 from compactor.by_key.keyed_cycle import PARTITIONS_AT_ONCE, runs_within
 from compactor.cycle import CompactionSettings, InProcess, SwapFollower, output_under, run_cycle, swap_in
 from compactor.erasure.record import ErasureRecord, hash_key, write_record
-from compactor.erasure.rewrite import Rewriting, rewrite_without
-from compactor.erasure.search import FileHits, KeySearch, SearchCost, SoughtKeys
+from compactor.erasure.rewrite import RewriteContext, rewrite_without
+from compactor.erasure.search import FileHits, KeySearch, SearchCost, SearchKeys
 from compactor.lease import HeldLease, held_lease
 from compactor.plan import MIB, PlanSettings
 from compactor.rewrite import RewriteFailed
@@ -69,7 +69,7 @@ class EraseRequest:
     """The topic and keys to erase, with the user and reason. `reads_all`: do not trust key bounds and Bloom filters."""
 
     topic: Topic
-    keys: SoughtKeys
+    keys: SearchKeys
     by: str = ""
     reason: str = ""
     reads_all: bool = False
@@ -87,7 +87,7 @@ class ErasureWork:
 
 
 @dataclass(slots=True)
-class Found:
+class SearchResult:
     """The result of a search: the objects with records of the keys, and by partition the number of offsets that it
     could not search because they are not in Parquet objects. `corrupt`: unreadable objects with the reason."""
 
@@ -100,7 +100,8 @@ class Found:
 @dataclass(slots=True)
 class Erasure:
     """The result of an erasure. `began_at`: the commit number up to which records are erased. `objects`: the keys of
-    the rewritten objects. `proof`: what the last search read, which found nothing. `unread`, `corrupt`: see Found."""
+    the rewritten objects. `proof`: what the last search read, which found nothing. `unread`, `corrupt`: as in
+    SearchResult."""
 
     began_at: int
     objects: list[str] = field(default_factory=list)
@@ -111,7 +112,7 @@ class Erasure:
 
 
 @dataclass(slots=True)
-class BytesLeft:
+class RemainingObjects:
     """Objects in the store that may contain erased bytes. `live_mixed`: live mixed objects, with records of other
     topics that are not compacted yet. `retired`: objects that wait for the collector."""
 
@@ -119,7 +120,7 @@ class BytesLeft:
     retired: int = 0
 
 
-async def find_keys(work: ErasureWork, request: EraseRequest, *, before: int | None = None) -> Found:
+async def find_keys(work: ErasureWork, request: EraseRequest, *, before: int | None = None) -> SearchResult:
     """Search for the keys without changing anything.
 
     Args:
@@ -130,7 +131,7 @@ async def find_keys(work: ErasureWork, request: EraseRequest, *, before: int | N
     hits = [hit async for hit in search.find(files.files)]
     number = files.commit_number if before is None else before
     unread = await _unread(work.sequencer, request.topic, files, number)
-    return Found(hits, search.cost, unread, search.corrupt)
+    return SearchResult(hits, search.cost, unread, search.corrupt)
 
 
 async def erase_keys(work: ErasureWork, request: EraseRequest) -> Erasure:
@@ -167,9 +168,11 @@ async def erase_keys(work: ErasureWork, request: EraseRequest) -> Erasure:
     return erasure
 
 
-async def bytes_left(sequencer: Sequencer, topic_name: str, began_ms: Sequence[int]) -> list[BytesLeft]:
+async def bytes_left(
+    sequencer: Sequencer, topic_name: str, began_ms: Sequence[int]
+) -> list[RemainingObjects]:
     """Return for each erasure, given by its start, which objects may still contain bytes that it erased."""
-    left = [BytesLeft() for _ in began_ms]
+    left = [RemainingObjects() for _ in began_ms]
     after = ""
     while True:
         page = (await sequencer.objects(ObjectsRequest(after, OBJECTS_AT_ONCE))).objects
@@ -233,7 +236,7 @@ async def _erase(work: ErasureWork, request: EraseRequest, erasure: Erasure, clu
                 return
             for part in together(hits_left):
                 output = output_under(lease, cluster_id)
-                rewriting = Rewriting(work.store, output, work.clock, work.entropy)
+                rewriting = RewriteContext(work.store, output, work.clock, work.entropy)
                 erasing = [
                     _erase_from(work, request, hits, erasure=erasure, lease=lease, rewriting=rewriting)
                     for hits in part
@@ -262,7 +265,7 @@ async def _erase_from(
     *,
     erasure: Erasure,
     lease: HeldLease,
-    rewriting: Rewriting,
+    rewriting: RewriteContext,
 ) -> None:
     topic = request.topic
     starts = {live.partition: live.start for live in hits.file.ranges}

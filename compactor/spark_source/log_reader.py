@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
+from compactor.lru_cache import LruCache
 from compactor.plan import Piece
-from compactor.recently_used import RecentlyUsed
 from compactor.rewrite import AbortedRanges, ByteRange, ranges_to_read
 from compactor.spark_source.columns import COLUMNS
 from compactor.spark_source.log_index import LogIndex
@@ -56,8 +56,8 @@ log = structlog.get_logger("tailrace.spark")
 DECODE_BYTES = 64 << 20
 TASK_BYTES = 64 << 20
 """The stored bytes that a task of a scan reads. Spark's overhead per task equals reading some megabytes."""
-PIECES = 4_096
-"""Before a scan is divided among tasks, runs are joined into pieces of up to 1 / PIECES of its bytes."""
+SPLITS = 4_096
+"""Before a scan is divided among tasks, runs are joined into pieces of up to 1 / SPLITS of its bytes."""
 JOINED_BYTES = 4 << 20
 """Smaller record batches are joined up to this size. A record batch costs Spark as much as thousands of rows."""
 JOINED_BATCHES = 1_000
@@ -118,7 +118,7 @@ Bounds = Mapping[LogPartition, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class _FoundLog:
+class _LogRuns:
     log_start: int
     stable: int
     runs: list[Run]
@@ -159,8 +159,8 @@ class LogReader:
         self._passes_over_lost = passes_over_lost
         self._passes_over_unreadable = passes_over_unreadable
         self.unreadable = 0
-        self._indexes = RecentlyUsed[str, ParquetIndex](KEPT_FOOTER_BYTES)
-        self._shared = RecentlyUsed[tuple[str, int], Any](KEPT_GROUP_BYTES)
+        self._indexes = LruCache[str, ParquetIndex](KEPT_FOOTER_BYTES)
+        self._shared = LruCache[tuple[str, int], Any](KEPT_GROUP_BYTES)
         self._ahead: dict[tuple[str, int], memoryview] = {}
         """The bytes of runs of mixed objects that were read ahead, by key and start."""
 
@@ -233,7 +233,7 @@ class LogReader:
 
         Raises DataLost.
         """
-        pieces = Pieces(task_bytes)
+        pieces = Splits(task_bytes)
         async for piece, size in self._pieces(ranges, task_bytes):
             pieces.add(piece, size)
         total = pieces.total_bytes
@@ -306,7 +306,7 @@ class LogReader:
     async def read_all(self, ranges: Sequence[OffsetRange]) -> AsyncIterator[Any]:
         """Read many ranges one after another, like `read`. Few calls look up the first runs of all ranges, and small
         record batches are joined."""
-        joined = Joined()
+        joined = BatchCoalescer()
         async for batch in self._read_each(ranges):
             for ready in joined.add(batch):
                 yield ready
@@ -326,10 +326,10 @@ class LogReader:
                         yield batch
 
     def _together(
-        self, pairs: Sequence[tuple[OffsetRange, _FoundLog | None]]
-    ) -> Iterator[list[tuple[OffsetRange, _FoundLog | None, list[Run]]]]:
+        self, pairs: Sequence[tuple[OffsetRange, _LogRuns | None]]
+    ) -> Iterator[list[tuple[OffsetRange, _LogRuns | None, list[Run]]]]:
         """Group the ranges, with the runs of each that are read ahead: those of mixed objects, unless they are many."""
-        group: list[tuple[OffsetRange, _FoundLog | None, list[Run]]] = []
+        group: list[tuple[OffsetRange, _LogRuns | None, list[Run]]] = []
         held = 0
         for offset_range, log in pairs:
             runs = [] if log is None else self._mixed_runs(offset_range, log)
@@ -343,7 +343,7 @@ class LogReader:
             held += size
         yield group
 
-    def _mixed_runs(self, offset_range: OffsetRange, log: _FoundLog) -> list[Run]:
+    def _mixed_runs(self, offset_range: OffsetRange, log: _LogRuns) -> list[Run]:
         end = min(offset_range.end, log.stable)
         return [
             run
@@ -379,7 +379,7 @@ class LogReader:
         return ahead
 
     async def read(
-        self, offset_range: OffsetRange, log_at_start: _FoundLog | None = None
+        self, offset_range: OffsetRange, log_at_start: _LogRuns | None = None
     ) -> AsyncIterator[Any]:
         """Yield the range's records as Arrow record batches in order. Raises DataLost, DamagedRecords,
         UnreadableRecords.
@@ -414,7 +414,7 @@ class LogReader:
                 if attempts == _ATTEMPTS:
                     raise _damaged(within._replace(start=position), error) from error
 
-    def _first_left(self, offset_range: OffsetRange, log: _FoundLog | None) -> int:
+    def _first_left(self, offset_range: OffsetRange, log: _LogRuns | None) -> int:
         """Return the first offset of the range that is left. Raises DataLost if that is not its start."""
         if log is None:
             return self._lost(offset_range, offset_range.end, "the topic or the partition was deleted")
@@ -443,9 +443,9 @@ class LogReader:
 
     async def _find_all(
         self, positions: Sequence[tuple[LogPartition, int]], *, max_bytes: int = _ALL
-    ) -> list[_FoundLog | None]:
+    ) -> list[_LogRuns | None]:
         """Look up (partition, offset) pairs, many in one call; None for a partition that does not exist any more."""
-        logs: list[_FoundLog | None] = []
+        logs: list[_LogRuns | None] = []
         for first in range(0, len(positions), PARTITIONS_AT_ONCE):
             queries = [
                 FindPartition(partition.topic_id, partition.number, offset, max_bytes)
@@ -454,7 +454,7 @@ class LogReader:
             logs += [
                 None
                 if partition.error is PartitionError.UNKNOWN_TOPIC_OR_PARTITION
-                else _FoundLog(
+                else _LogRuns(
                     partition.log_start_offset,
                     partition.last_stable_offset,
                     partition.runs,
@@ -613,7 +613,7 @@ def _damaged(unread: OffsetRange, why: object) -> DamagedRecords:
     )
 
 
-class Pieces:
+class Splits:
     """The ranges that are distributed to tasks, with the bytes of each.
 
     Adjacent ranges are joined while they are a small part of all, so that a million runs become some tens of thousands
@@ -631,14 +631,14 @@ class Pieces:
         if self.held:
             last, last_size = self.held[-1]
             if (last.partition, last.end) == (piece.partition, piece.start) and (
-                last_size + size <= min(self.total_bytes // PIECES, self._most_bytes)
+                last_size + size <= min(self.total_bytes // SPLITS, self._most_bytes)
             ):
                 self.held[-1] = last._replace(end=piece.end), last_size + size
                 return
         self.held.append((piece, size))
 
 
-class Joined:
+class BatchCoalescer:
     """Joins small record batches to larger ones."""
 
     def __init__(self) -> None:

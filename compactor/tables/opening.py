@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from compactor.tables.iceberg import IcebergTables
 
 
-class NoCatalog(Exception):
+class CatalogMissing(Exception):
     """A topic asks for a table, but no catalog is configured; the message names the setting."""
 
 
@@ -37,10 +37,12 @@ class CatalogTables:
 
     @property
     def iceberg(self) -> IcebergTables:
-        """The catalog's tables. Raises NoCatalog."""
+        """The catalog's tables. Raises CatalogMissing."""
         if self._opened is None:
             if not self._address:
-                raise NoCatalog("no catalog is known; set tables.catalog, or give the sequencer's --database")
+                raise CatalogMissing(
+                    "no catalog is known; set tables.catalog, or give the sequencer's --database"
+                )
             from compactor.tables.iceberg import IcebergTables, open_catalog
 
             self._opened = IcebergTables(

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyarrow import dataset
 
 from compactor.spark_source.columns import COLUMNS
-from compactor.spark_source.log_index import AskedIndex
+from compactor.spark_source.log_index import SequencerIndex
 from compactor.spark_source.log_reader import LogPartition, LogReader, OffsetRange
 from compactor.tables.live import LiveRange, TopicFiles, list_live_files
 from sequencer.api.interface import Sequencer
@@ -30,7 +30,7 @@ STORED = [column.stored for column in COLUMNS.values()]
 """The columns of a view, with the files' names."""
 
 
-class _Frugal(dataset.FileSystemDataset):  # type: ignore[misc]
+class _WithoutReadAhead(dataset.FileSystemDataset):  # type: ignore[misc]
     """A dataset without pyarrow's read-ahead of 64 row groups, which takes a gigabyte in a scan by DuckDB."""
 
     def scanner(self, **options: Any) -> Any:
@@ -46,7 +46,7 @@ async def add_topic(
 ) -> TopicFiles:
     """Create a view of the topic under its name in the DuckDB connection. Return its files. Raises TailTooLarge."""
     files = await list_live_files(sequencer, topic_id)
-    reader = LogReader(AskedIndex(sequencer), store, list(COLUMNS), passes_over_unreadable=True)
+    reader = LogReader(SequencerIndex(sequencer), store, list(COLUMNS), passes_over_unreadable=True)
     tail = await _tail(reader, name, files)
     database.register(f"{name} tail", tail)
     live = pa.table(
@@ -167,7 +167,7 @@ def _on_s3(store_url: str, urls: Sequence[str]) -> Any:
         for path in paths
     ]
     schema = fragments[0].physical_schema.append(pa.field("file", pa.string()))
-    return _Frugal(fragments, schema, parquet, files)
+    return _WithoutReadAhead(fragments, schema, parquet, files)
 
 
 def _texts(values: Iterable[str]) -> str:

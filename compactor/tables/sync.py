@@ -22,7 +22,6 @@ from uuid import UUID
 
 from compactor.columns.derive import QUARANTINE_COLUMNS, ValueFormat
 from compactor.columns.registered import Registry
-from compactor.tables.leftovers import Leftovers
 from compactor.tables.live import (
     FOOTERS_AT_ONCE,
     LiveFile,
@@ -32,9 +31,10 @@ from compactor.tables.live import (
     live_rows,
     read_footer,
 )
+from compactor.tables.orphan_files import OrphanFiles
 from compactor.tables.table import (
-    Named,
     NewFile,
+    ReferencedFile,
     StoredFile,
     TableChange,
     Tables,
@@ -45,8 +45,8 @@ from compactor.tables.table import (
     is_stale,
 )
 from compactor.tables.values import (
-    DeriveHere,
     Deriver,
+    InProcessDeriver,
     TableFile,
     ValueFiles,
     dead_rows_of_part,
@@ -67,7 +67,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class WantedTable:
+class DesiredTable:
     """A topic's table. `is_wanted`: False if the topic was deleted or does not ask for a table any more.
 
     `values`: how the topic's values become columns. None: they stay bytes.
@@ -81,7 +81,7 @@ class WantedTable:
 
 
 @dataclass(frozen=True, slots=True)
-class SyncedTable:
+class SyncResult:
     """The result of one comparison. `quarantined`: files in the quarantine. `is_behind`: some objects have no file with
     typed columns yet."""
 
@@ -104,12 +104,12 @@ class _Files(NamedTuple):
 class _Pass(NamedTuple):
     """One comparison of a table and its quarantine."""
 
-    wanted: WantedTable
+    wanted: DesiredTable
     now_ms: int
     properties: dict[str, str]
 
 
-class _Compared(NamedTuple):
+class _Comparison(NamedTuple):
     """The result for one table. `left`: the snapshots that have not expired. `is_over`: the table is not wanted, and
     its snapshots have expired."""
 
@@ -148,15 +148,15 @@ class TableSync:
         self._path_of = path_of
         self._executor = executor
         self._folder = folder
-        self._values = ValueFiles(DeriveHere(store, self._blocking), self._blocking, registry)
-        self._leftovers = Leftovers(store, self._blocking)
+        self._values = ValueFiles(InProcessDeriver(store, self._blocking), self._blocking, registry)
+        self._leftovers = OrphanFiles(store, self._blocking)
         self._whole: OrderedDict[str, tuple[str, bool]] = OrderedDict()
 
     def derive_by(self, deriver: Deriver) -> None:
         """Derive typed columns with this deriver from now on, not in this process."""
         self._values.deriver = deriver
 
-    async def sync(self, wanted: WantedTable) -> SyncedTable:
+    async def sync(self, wanted: DesiredTable) -> SyncResult:
         """Bring one table and its quarantine up to date. Return the result of the last comparison.
 
         Raises SequencerError, StoreError, InvalidParquetObject, TableConflict, ColumnsConflict, RegistryUnavailable,
@@ -167,19 +167,19 @@ class TableSync:
             if not done.is_behind:
                 return done
 
-    async def replay(self, wanted: WantedTable) -> SyncedTable:
+    async def replay(self, wanted: DesiredTable) -> SyncResult:
         """Retry all records in the quarantine, and bring the table up to date like `sync`."""
         table = await self._open(wanted, create=False)
         if table is not None:
             await self._blocking(table.replay)
         return await self.sync(wanted)
 
-    async def _step(self, wanted: WantedTable) -> SyncedTable:
+    async def _step(self, wanted: DesiredTable) -> SyncResult:
         """Compare and repair the table once."""
         table = await self._open(wanted, create=wanted.is_wanted)
         if table is None:
             await self._sequencer.release_table(ReleaseTable(wanted.topic_id))
-            return SyncedTable(0, change_of({}, {}), 0, is_dropped=True)
+            return SyncResult(0, change_of({}, {}), 0, is_dropped=True)
         pin = await self._sequencer.pin_table(PinTable(wanted.topic_id))
         work = _Pass(wanted, pin.now_ms, {LISTED_MS: str(pin.now_ms)})
         files, live = _Files([], []), frozenset[UUID]()
@@ -196,11 +196,11 @@ class TableSync:
         if is_last:
             await self._blocking(lambda: self._tables.drop(wanted.topic_id, wanted.topic_name))
             await self._sequencer.release_table(ReleaseTable(wanted.topic_id))
-            return SyncedTable(0, done.change, done.expired, is_dropped=True)
+            return SyncResult(0, done.change, done.expired, is_dropped=True)
         if done.left:
             kept_from_ms = min(snapshot.listed_ms for snapshot in done.left)
             await self._sequencer.pin_table(PinTable(wanted.topic_id, kept_from_ms))
-        return SyncedTable(
+        return SyncResult(
             done.files,
             done.change,
             done.expired,
@@ -218,7 +218,7 @@ class TableSync:
         )
 
     async def _open(
-        self, wanted: WantedTable, *, create: bool, is_quarantine: bool = False
+        self, wanted: DesiredTable, *, create: bool, is_quarantine: bool = False
     ) -> TopicTable | None:
         return await self._blocking(
             lambda: self._tables.open(
@@ -226,7 +226,7 @@ class TableSync:
             )
         )
 
-    async def _files_for(self, wanted: WantedTable, table: TopicTable, files: Sequence[LiveFile]) -> _Files:
+    async def _files_for(self, wanted: DesiredTable, table: TopicTable, files: Sequence[LiveFile]) -> _Files:
         """Return the files that the table and its quarantine must refer to for the live objects."""
         if wanted.values is None:
             return _Files([TableFile(file, file.object.key) for file in files], [])
@@ -252,7 +252,7 @@ class TableSync:
             )
         return done.is_over
 
-    async def _compare(self, work: _Pass, table: TopicTable, files: Sequence[TableFile]) -> _Compared:
+    async def _compare(self, work: _Pass, table: TopicTable, files: Sequence[TableFile]) -> _Comparison:
         """Make the table refer to exactly these files, and expire old snapshots."""
         wanted, properties = work.wanted, dict(work.properties)
         named = await self._blocking(table.named)
@@ -264,7 +264,7 @@ class TableSync:
             await self._blocking(lambda: table.exchange(change, new, properties))
         over, left = await self._expire(work, table)
         is_over = not wanted.is_wanted and not should and len(left) <= 1
-        return _Compared(len(should), change, expired=over, left=left, is_over=is_over)
+        return _Comparison(len(should), change, expired=over, left=left, is_over=is_over)
 
     async def _expire(self, work: _Pass, table: TopicTable) -> tuple[int, list[TableSnapshot]]:
         """Expire old snapshots. Return how many, and those that are left."""
@@ -323,7 +323,7 @@ class TableSync:
         if file.is_derived:
             stored = await stored_file(self._store, file.key)
         description = await self._blocking(lambda: table.describe(path, stored))
-        return NewFile(Named(path, deletes if dead else None), description, tuple(dead))
+        return NewFile(ReferencedFile(path, deletes if dead else None), description, tuple(dead))
 
     async def _blocking(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)

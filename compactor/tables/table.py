@@ -29,7 +29,7 @@ class CatalogUnavailable(Exception):
     """The answer did not come from the catalog, so it says nothing about a table. The message says what to do."""
 
 
-class Named(NamedTuple):
+class ReferencedFile(NamedTuple):
     """A data file in a table. `deletes`: the name of the deletes with the rows that are not live; None if all are."""
 
     path: str
@@ -47,7 +47,7 @@ class StoredFile(NamedTuple):
 class NewFile:
     """A file to add, or to add deletes for. `description`: the result of `TopicTable.describe`."""
 
-    named: Named
+    named: ReferencedFile
     description: Any
     dead: tuple[RowRange, ...]
 
@@ -59,9 +59,9 @@ class TableChange:
     added: frozenset[str]
     """The data files to add."""
     removed: frozenset[str]
-    covered: frozenset[Named]
+    covered: frozenset[ReferencedFile]
     """The deletes to add, with their data files."""
-    uncovered: frozenset[Named]
+    uncovered: frozenset[ReferencedFile]
 
     def __bool__(self) -> bool:
         return bool(self.added or self.removed or self.covered or self.uncovered)
@@ -70,9 +70,11 @@ class TableChange:
 def change_of(named: Mapping[str, str | None], wanted: Mapping[str, str | None]) -> TableChange:
     """Return the change from `named` to `wanted`. Both map data files to their deletes."""
 
-    def deletes(of: Mapping[str, str | None], other: Mapping[str, str | None]) -> frozenset[Named]:
+    def deletes(of: Mapping[str, str | None], other: Mapping[str, str | None]) -> frozenset[ReferencedFile]:
         return frozenset(
-            Named(path, name) for path, name in of.items() if name is not None and other.get(path) != name
+            ReferencedFile(path, name)
+            for path, name in of.items()
+            if name is not None and other.get(path) != name
         )
 
     return TableChange(

@@ -67,7 +67,7 @@ class TableFile:
         return self.key != self.live.object.key
 
 
-class FoundNames(NamedTuple):
+class DerivedNames(NamedTuple):
     """The derived files by object. `is_complete`: all live objects have one, with the current columns."""
 
     names: dict[UUID, ValuesName]
@@ -82,7 +82,7 @@ class Deriver(Protocol):
         ...
 
 
-class DeriveHere:
+class InProcessDeriver:
     """Derives one item after another in this process. `run`: runs a blocking call."""
 
     def __init__(self, store: ObjectStore, run: Blocking[Any]) -> None:
@@ -105,7 +105,7 @@ class ValueFiles:
 
     async def names(
         self, encoding: ValueFormat, table: TopicTable, files: Sequence[LiveFile], prefix: str
-    ) -> FoundNames:
+    ) -> DerivedNames:
         """Return the derived file of each live object. Writes missing files, and adds columns to the table.
 
         `prefix`: the key of the table's folder. Raises ColumnsConflict, TableConflict, RegistryUnavailable, and what
@@ -125,7 +125,7 @@ class ValueFiles:
             unanswered = await self._write(order, left[:most], held)
             if not unanswered:
                 names = {object_id: name for object_id, name in held.items() if object_id in live}
-                return FoundNames(names, is_complete=most is None or len(left) <= most)
+                return DerivedNames(names, is_complete=most is None or len(left) <= most)
             await self._answer(unanswered, order, table, schemas)
         raise ColumnsConflict(f"the table's columns changed {MAX_GROWTHS} times; the next round continues")
 

@@ -102,7 +102,7 @@ class Checkpointer:
         """Waiters that the head in transit answers."""
         self._for_snapshot: list[asyncio.Future[None]] = []
         """Waiters that the chain's first snapshot answers."""
-        self._nudge = asyncio.Event()
+        self._wake = asyncio.Event()
         self.last_head: Head | None = None
         """The newest durable head."""
 
@@ -126,7 +126,7 @@ class Checkpointer:
         if self._scan is not None:
             self._scan.task.cancel()
             self._scan = None
-        self._nudge.set()
+        self._wake.set()
 
     def written(self, changes: Changes) -> None:
         """Note changes that are durable in the database and shown."""
@@ -150,7 +150,7 @@ class Checkpointer:
         try:
             self._chain.check_reserved(changes, self._reservation)
         except SequencerUnavailable:
-            self._nudge.set()
+            self._wake.set()
             raise
 
     def is_saved(self, kind: type[Row], key: Key) -> bool:
@@ -160,7 +160,7 @@ class Checkpointer:
     async def saved(self) -> None:
         """Wait until a head in the bucket has everything that was written up to now. Raises SequencerUnavailable."""
         if not self._chain.is_all_saved:
-            self._nudge.set()
+            self._wake.set()
             await self._answered(self._waiting)
 
     async def recoverable(self) -> None:
@@ -168,7 +168,7 @@ class Checkpointer:
         snapshot, heads restore only topics. Raises SequencerUnavailable."""
         await self.saved()
         if self._chain.snapshot is None:
-            self._nudge.set()
+            self._wake.set()
             await self._answered(self._for_snapshot)
 
     async def _answered(self, waiting: list[asyncio.Future[None]]) -> None:
@@ -216,15 +216,15 @@ class Checkpointer:
 
     async def _wait(self, pause: float) -> None:
         """Wait for the pause to end, or for a caller that can't wait so long."""
-        nudged = asyncio.ensure_future(self._nudge.wait())
+        woken = asyncio.ensure_future(self._wake.wait())
         try:
-            await wait_for(self._clock, nudged, pause)
+            await wait_for(self._clock, woken, pause)
         finally:
-            nudged.cancel()
-        if self._nudge.is_set() and pause == _RETRY_S:
-            self._nudge.clear()
+            woken.cancel()
+        if self._wake.is_set() and pause == _RETRY_S:
+            self._wake.clear()
             await self._clock.sleep(_RETRY_S)  # the bucket has just failed: don't try as often as callers ask
-        self._nudge.clear()
+        self._wake.clear()
 
     async def export(self) -> None:
         """Export one head with the accumulated changes, if there are any."""
@@ -351,7 +351,7 @@ class Checkpointer:
         head_id = HeadId(chain.identity.incarnation, chain.epoch, chain.next_number)
         writer = PartWriter(self._store, chain.identity.cluster_id, head_id, self._turns)
         task = asyncio.create_task(self._write_cold_rows(writer), name="checkpoint: snapshot")
-        task.add_done_callback(lambda _: self._nudge.set())
+        task.add_done_callback(lambda _: self._wake.set())
         self._scan = _Scan(writer, task)
 
     async def _write_cold_rows(self, writer: PartWriter) -> bool:

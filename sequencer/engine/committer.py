@@ -36,8 +36,8 @@ from sequencer.rules import leases, topics
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import Identity, RowStore
 from sequencer.store.state import COMMIT_NUMBER, HotState
+from tailrace.background_tasks import log_and_continue
 from tailrace.clock import Clock, Entropy, wait_for
-from tailrace.keepers import outlived
 from tailrace.object_store.api import StoreError
 
 _log = structlog.get_logger(__name__)
@@ -86,7 +86,7 @@ class Committer(SequencerMethods):
         self._known_commit = known_commit
         self._lost: SequencerError | None = None
         self._term = self._new_term()
-        self._readying = asyncio.Lock()
+        self._preparing = asyncio.Lock()
         self._committing: asyncio.Task[None] | None = None
         self._keeping: list[asyncio.Task[None]] = []
         self._is_closed = False
@@ -273,7 +273,7 @@ class Committer(SequencerMethods):
             return
         finished = asyncio.ensure_future(self._checkpointer.finish())
         with (
-            outlived(_log, "a term's last checkpoint failed unexpectedly"),
+            log_and_continue(_log, "a term's last checkpoint failed unexpectedly"),
             suppress(StoreError, SequencerError),
         ):
             if await wait_for(self._clock, finished, FINISH_WAIT_S):
@@ -329,7 +329,7 @@ class Committer(SequencerMethods):
         await self._term.confirm()
         if not self._view.is_stale:
             return
-        async with self._readying:
+        async with self._preparing:
             if self._view.is_stale:
                 await self._load()
 
@@ -389,7 +389,9 @@ class Committer(SequencerMethods):
         """End expired agent leases, sessions and transactions, regularly."""
         while self._term.over is None:
             await self._clock.sleep(self._settings.committer_lease_ms / 3000)
-            with outlived(_log, "expired leases and transactions could not be ended yet", SequencerError):
+            with log_and_continue(
+                _log, "expired leases and transactions could not be ended yet", SequencerError
+            ):
                 try:
                     await self._expiry.end_expired()
                 except SequencerUnavailable:

@@ -32,8 +32,8 @@ from sequencer.reading.view import ReadView
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import Changes, RowStore
 from sequencer.store.state import HotState
+from tailrace.background_tasks import log_and_continue
 from tailrace.clock import Clock, wait_for
-from tailrace.keepers import outlived
 from tailrace.turns import Turns, in_turns
 
 _log = structlog.get_logger(__name__)
@@ -121,7 +121,7 @@ class Follower:
         """Follow the journal until the copy is handed over."""
         while not self.is_handed_over:
             pause = self._pause_s
-            with outlived(_log, "the committer can't be followed for now", SequencerError):
+            with log_and_continue(_log, "the committer can't be followed for now", SequencerError):
                 try:
                     await self.load()
                     if self._shown is not None:

@@ -49,8 +49,8 @@ from sequencer.settings import SequencerSettings
 from sequencer.store.required_rows import Needs, RequiredRows
 from sequencer.store.rows import ProducerRow, RowStore, SessionRow
 from sequencer.store.state import Draft
+from tailrace.background_tasks import cause_of
 from tailrace.clock import Clock, wait_for
-from tailrace.keepers import cause_of
 from tailrace.turns import Steps, Turns, in_turns
 
 _log = structlog.get_logger(__name__)

@@ -27,8 +27,8 @@ import structlog
 from sequencer.api.errors import SequencerError, SequencerUnavailable
 from sequencer.observer import SequencerObserver, timed
 from sequencer.store.rows import LONGEST_LEASE_MS, RowStore
+from tailrace.background_tasks import log_and_continue
 from tailrace.clock import Clock, wait_for
-from tailrace.keepers import outlived
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
@@ -117,7 +117,7 @@ class Term:
             await self._clock.sleep(pause)
             # After a failure, retry several times in the remaining time.
             pause = min(_MAX_PAUSE_S, self._lease_ms / 10_000)
-            with outlived(_log, "the committer's lease could not be renewed", SequencerError):
+            with log_and_continue(_log, "the committer's lease could not be renewed", SequencerError):
                 await self._renewed()
                 pause = self._lease_ms / 3000
 
@@ -216,7 +216,9 @@ class Term:
         if not self._is_held:
             return
         self._is_held = False
-        with outlived(_log, "the committer's lease could not be released; it will expire", SequencerError):
+        with log_and_continue(
+            _log, "the committer's lease could not be released; it will expire", SequencerError
+        ):
             await self._store.release_committer_lease(self.epoch)
 
 

@@ -70,9 +70,9 @@ class CommitterView(ReadView):
         checkpointer: Checkpointer | None,
         catch_up: Callable[[], Awaitable[None]],
     ) -> None:
-        nowhere = Identity(cluster_id="", incarnation=0)
+        unknown = Identity(cluster_id="", incarnation=0)
         recent = RecentRuns(settings.max_feed_runs)
-        super().__init__(reads, HotState({}), nowhere, recent=recent, catch_up=catch_up)
+        super().__init__(reads, HotState({}), unknown, recent=recent, catch_up=catch_up)
         self._clock = clock
         self._catch_up = catch_up
         self.checkpointer = checkpointer

@@ -208,7 +208,7 @@ class _Audit:
     async def _check_partitions(self) -> None:
         """Read all runs page by page; read a partition again if it seems wrong."""
         seen: set[tuple[UUID, int]] = set()
-        doubtful: list[tuple[UUID, int]] = []
+        suspects: list[tuple[UUID, int]] = []
         async for key, runs in self._partitions():
             seen.add(key)
             self._checked["runs"] += len(runs)
@@ -216,12 +216,12 @@ class _Audit:
                 if run.kind is not ObjectKind.MARKERS:
                     self._counts[run.object_id] = self._counts.get(run.object_id, 0) + 1
             if check_partition(self._state, key, runs):
-                doubtful.append(key)
+                suspects.append(key)
         for row in self._state.all(PartitionRow):
             key = (row.topic_id, row.partition)
             if key not in seen and check_partition(self._state, key, []):
-                doubtful.append(key)
-        for key in doubtful:
+                suspects.append(key)
+        for key in suspects:
             confirmed: set[Finding] | None = None
             for _ in range(LOOKS - 1):
                 await self._look_again()

@@ -322,15 +322,15 @@ class HotState:
             if before is None:
                 self.group_ids.add(row.group_id)
             else:
-                self._disown(before)
+                self._remove_owned(before)
             self.groups_of.setdefault(row.owner, {})[row.group_id] = None
 
     def _delete_group(self, key: Key, row: Any) -> None:
         self.group_bytes -= len(row.blob)
         self.group_ids.remove(row.group_id)
-        self._disown(row)
+        self._remove_owned(row)
 
-    def _disown(self, row: Any) -> None:
+    def _remove_owned(self, row: Any) -> None:
         _take_from(self.groups_of, row.owner, row.group_id)
 
     def _put_agent(self, key: Key, row: Any, before: Any) -> None:

@@ -18,8 +18,8 @@ from aiohttp.web_protocol import RequestHandler
 from prometheus_client import Counter, Gauge
 
 from tailrace.addresses import counted_address, plain_address
+from tailrace.background_tasks import log_and_continue
 from tailrace.clock import Clock
-from tailrace.keepers import outlived
 from tailrace.security.handshakes import HandshakeBounds, Handshakes, NoHandshake
 from tailrace.telemetry.declared_metrics import DeclaredMetrics, metric
 
@@ -229,7 +229,7 @@ class HttpConnections:
         """Close slow and idle connections, in a loop that never ends."""
         while True:
             await self.clock.sleep(min(self.bounds.head_seconds, self.bounds.idle_seconds) / SWEEPS)
-            with outlived(log, "slow HTTP connections could not be checked"):
+            with log_and_continue(log, "slow HTTP connections could not be checked"):
                 self.close_slow()
 
     def close_slow(self) -> None:

@@ -22,9 +22,9 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 
+from tailrace.background_tasks import log_and_continue
 from tailrace.clock import Clock
 from tailrace.http.http_connections import HttpBounds, HttpConnections, HttpTelemetry
-from tailrace.keepers import outlived
 from tailrace.security.tls import Tls
 from tailrace.telemetry.exposition import exposition
 
@@ -116,7 +116,7 @@ class HttpServer:
 
     async def _keep_gauges(self) -> None:
         while True:
-            with outlived(log, "gauges were not updated"):
+            with log_and_continue(log, "gauges were not updated"):
                 await self._pages.update_gauges()
             await self._clock.sleep(GAUGES_EVERY_SECONDS)
 

@@ -230,7 +230,7 @@ class RpcClient:
             finally:
                 self._deadlines.discard(dial)
             deadline = self._clock.monotonic() + self._connect_timeout_s
-            await self._greet(connection, deadline)
+            await self._shake_hands(connection, deadline)
         except BaseException as error:
             connection.abort()
             self._connecting = None
@@ -248,7 +248,7 @@ class RpcClient:
         self._failures = 0
         return connection
 
-    async def _greet(self, connection: _Connection, deadline: float) -> None:
+    async def _shake_hands(self, connection: _Connection, deadline: float) -> None:
         secrets = self._security.secrets
         versions = hello_messages.spoken_versions(
             has_secret=bool(secrets), is_private=is_private(connection.wire)
@@ -445,14 +445,14 @@ class _Deadlines:
         self._due: dict[asyncio.Future[Any], float] = {}
         self._cancelled: set[asyncio.Future[Any]] = set()
         self._tasks: set[asyncio.Future[Any]] = set()
-        self._bell: asyncio.Task[None] | None = None
-        self._bell_at = 0.0
-        self._old_bells: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.Task[None] | None = None
+        self._timer_at = 0.0
+        self._old_timers: set[asyncio.Task[None]] = set()
 
     def add(self, awaited: asyncio.Future[Any], deadline: float) -> None:
         """Set _Expired on this future at its deadline."""
         self._due[awaited] = deadline
-        if self._bell is None or deadline < self._bell_at:
+        if self._timer is None or deadline < self._timer_at:
             self._hang(deadline)
 
     def add_task(self, task: asyncio.Future[Any], deadline: float) -> None:
@@ -469,19 +469,19 @@ class _Deadlines:
         self._cancelled.discard(awaited)
 
     async def close(self) -> None:
-        if self._bell is not None:
-            self._bell.cancel()
-            self._old_bells.add(self._bell)
-            self._bell = None
-        await asyncio.gather(*self._old_bells, return_exceptions=True)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._old_timers.add(self._timer)
+            self._timer = None
+        await asyncio.gather(*self._old_timers, return_exceptions=True)
 
     def _hang(self, at: float) -> None:
-        if self._bell is not None:
-            self._bell.cancel()
-            self._old_bells.add(self._bell)
-            self._bell.add_done_callback(self._old_bells.discard)
-        self._bell_at = at
-        self._bell = asyncio.create_task(self._ring(at), name="rpc deadlines")
+        if self._timer is not None:
+            self._timer.cancel()
+            self._old_timers.add(self._timer)
+            self._timer.add_done_callback(self._old_timers.discard)
+        self._timer_at = at
+        self._timer = asyncio.create_task(self._ring(at), name="rpc deadlines")
 
     async def _ring(self, at: float) -> None:
         while True:
@@ -495,6 +495,6 @@ class _Deadlines:
                 elif not awaited.done():
                     awaited.set_exception(_Expired())
             if not self._due:
-                self._bell = None
+                self._timer = None
                 return
-            self._bell_at = at = min(self._due.values())
+            self._timer_at = at = min(self._due.values())

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 import structlog
 
+from tailrace.background_tasks import log_and_continue
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy
-from tailrace.keepers import outlived
 from tailrace.rpc import hello as hello_messages
 from tailrace.rpc.errors import CallFailed, HelloRefused, ProtocolViolation
 from tailrace.rpc.exposure import is_private
@@ -113,7 +113,7 @@ class RpcServer:
         self._pending_hellos: PendingHellos[_Served] = PendingHellos(max_pending_hellos)
         self._handshakes: Handshakes | None = None
         self._running: set[asyncio.Task[None]] = set()
-        self._doormen: set[asyncio.Task[None]] = set()
+        self._hello_timers: set[asyncio.Task[None]] = set()
         self._closing = False
 
     @property
@@ -165,9 +165,9 @@ class RpcServer:
             self.refused_hellos += 1
             leaving.is_over = True
             leaving.wire.abort()
-        served.doorman = asyncio.create_task(self._await_hello(served), name="rpc hello")
-        self._doormen.add(served.doorman)
-        served.doorman.add_done_callback(self._doormen.discard)
+        served.hello_timer = asyncio.create_task(self._await_hello(served), name="rpc hello")
+        self._hello_timers.add(served.hello_timer)
+        served.hello_timer.add_done_callback(self._hello_timers.discard)
         return served
 
     async def close(self, grace_s: float = 5.0) -> None:
@@ -183,15 +183,15 @@ class RpcServer:
             await asyncio.gather(self._sweeper, return_exceptions=True)
         running = {task for task in self._running if task is not asyncio.current_task()}
         if running and grace_s > 0:
-            bell = asyncio.ensure_future(self._clock.sleep(grace_s))
+            timer = asyncio.ensure_future(self._clock.sleep(grace_s))
             drained = asyncio.ensure_future(asyncio.wait(running))
-            await asyncio.wait({bell, drained}, return_when=asyncio.FIRST_COMPLETED)
-            bell.cancel()
+            await asyncio.wait({timer, drained}, return_when=asyncio.FIRST_COMPLETED)
+            timer.cancel()
             drained.cancel()
-            await asyncio.gather(bell, drained, return_exceptions=True)
-        for task in (*running, *self._doormen):
+            await asyncio.gather(timer, drained, return_exceptions=True)
+        for task in (*running, *self._hello_timers):
             task.cancel()
-        await asyncio.gather(*running, *self._doormen, return_exceptions=True)
+        await asyncio.gather(*running, *self._hello_timers, return_exceptions=True)
         for served in [*self._connections, *self._pending_hellos]:
             served.wire.close()
         if listener is not None:
@@ -202,7 +202,7 @@ class RpcServer:
 
     def _admit(self, served: _Served) -> bool:
         """Admit a connection that has finished its hello. Return False if there are too many."""
-        if served.is_greeted:
+        if served.is_established:
             return True
         if len(self._connections) >= self._max_connections:
             self.refused_connections += 1
@@ -214,13 +214,13 @@ class RpcServer:
 
     async def _await_hello(self, served: _Served) -> None:
         await self._clock.sleep(self._hello_timeout_s)
-        if not served.is_greeted:
+        if not served.is_established:
             served.wire.abort()
 
     async def _end_stalled(self) -> None:
         while True:
             await self._clock.sleep(self._stall_timeout_s)
-            with outlived(_log, "stalled RPC connections could not be closed"):
+            with log_and_continue(_log, "stalled RPC connections could not be closed"):
                 for served in [connection for connection in self._connections if connection.is_stalled()]:
                     _log.warning("an RPC connection is closed", reason="a frame was under way for too long",
                                  peer=served.wire.peer_host)  # fmt: skip
@@ -296,9 +296,9 @@ class _Served:
     def __init__(self, server: RpcServer, wire: RpcConnection) -> None:
         self.wire = wire
         self.running = 0
-        self.is_greeted = False
+        self.is_established = False
         self.is_over = False
-        self.doorman: asyncio.Task[None] | None = None
+        self.hello_timer: asyncio.Task[None] | None = None
         self._server = server
         self._version = FIRST_VERSION
         self._hello: hello_messages.Hello | None = None
@@ -332,7 +332,7 @@ class _Served:
     # --- Receiver
 
     def frame_limit(self) -> int:
-        return self._server._max_frame_bytes if self.is_greeted else MAX_HELLO_BYTES
+        return self._server._max_frame_bytes if self.is_established else MAX_HELLO_BYTES
 
     def makes_room(self, length: int) -> bool:
         if not self._server._has_room(length):
@@ -351,12 +351,15 @@ class _Served:
             taken = decode_frame(frame if self._verifier is None else self._verifier.verify(frame))
             if taken.header.flags:
                 raise ProtocolViolation("an answer came to the answering side")
-            if self.is_greeted and taken.header.method == ALIVE:
+            if self.is_established and taken.header.method == ALIVE:
                 self.reply(taken.header, RESPONSE, b"")
-            elif self.is_greeted and taken.header.method not in (hello_messages.HELLO, hello_messages.PROOF):
+            elif self.is_established and taken.header.method not in (
+                hello_messages.HELLO,
+                hello_messages.PROOF,
+            ):
                 self._server._serve(self, taken)
             else:
-                self._greet(taken)
+                self._shake_hands(taken)
         except (ProtocolViolation, msgspec.DecodeError) as error:
             _log.warning("an RPC connection is closed", reason=str(error))
             self.is_over = True
@@ -367,8 +370,8 @@ class _Served:
         self._arrived()
         self._server._connections.pop(self, None)
         self._server._pending_hellos.discard(self)
-        if self.doorman is not None:
-            self.doorman.cancel()
+        if self.hello_timer is not None:
+            self.hello_timer.cancel()
 
     def _arrived(self) -> None:
         """Stop counting the bytes of a long frame. From here on they count as a request, or not at all."""
@@ -377,7 +380,7 @@ class _Served:
 
     def _agree(self, hello: hello_messages.Hello, welcome: hello_messages.Welcome) -> None:
         """Apply what the hello agreed on, from the next frame on. The client has proved that it belongs here."""
-        self.is_greeted = True
+        self.is_established = True
         self._version = welcome.version
         keys = hello_messages.frame_keys(hello, welcome, self._secret)
         if keys is not None:
@@ -386,7 +389,7 @@ class _Served:
             _log.warning("an RPC peer speaks an older version, without a MAC on each frame; upgrade it",
                          version=welcome.version)  # fmt: skip
 
-    def _greet(self, frame: Frame) -> None:
+    def _shake_hands(self, frame: Frame) -> None:
         server = self._server
         try:
             if self._hello is None or self._welcome is None:
@@ -419,8 +422,8 @@ class _Served:
                     return
                 self._agree(self._hello, self._welcome)
                 self.reply(frame.header, RESPONSE, encode_body(hello_messages.Accepted()))
-                if self.doorman is not None:
-                    self.doorman.cancel()
+                if self.hello_timer is not None:
+                    self.hello_timer.cancel()
         except HelloRefused as refusal:
             peer = self.wire.peer_host
             _log.warning("an RPC hello is refused", peer=peer, code=refusal.code, reason=str(refusal))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from compactor.cycle import CompactionSettings, CompactionSummary
     from compactor.on_spark.job import SparkRunner
     from compactor.rounds import Rounds
-    from compactor.tables.follow import TablesFollowing
+    from compactor.tables.schedule import TableSchedule
 
     StartedRunner = AbstractAsyncContextManager[SparkRunner]
 
@@ -61,7 +61,7 @@ async def run_compact(settings: Settings, options: CompactOptions) -> dict[str, 
     """
     registry = CollectorRegistry()
     with _extra_explained():
-        from compactor.on_spark.java import NoJava
+        from compactor.on_spark.java import JavaNotFound
         from compactor.on_spark.job import ExecutorsUnfit, spark_runner
 
         async with opened_log(settings, SequencerMetrics(registry)) as log, tables_of(log) as tables:
@@ -71,7 +71,7 @@ async def run_compact(settings: Settings, options: CompactOptions) -> dict[str, 
                 if options.every_s is None:
                     return await _compact_once(log, tables, started, options)
                 await _compact_until_stopped(log, tables, started, options=options, registry=registry)
-            except (NoJava, ExecutorsUnfit) as error:
+            except (JavaNotFound, ExecutorsUnfit) as error:
                 raise CommandFailed(str(error)) from error
     raise CommandFailed("the Spark driver has ended; restart the compactor (a supervisor does this)")
 
@@ -87,14 +87,14 @@ def _extra_explained() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def tables_of(log: OpenLog) -> AsyncIterator[TablesFollowing]:
-    from compactor.tables.follow import TablesFollowing
+async def tables_of(log: OpenLog) -> AsyncIterator[TableSchedule]:
     from compactor.tables.opening import opened_tables
+    from compactor.tables.schedule import TableSchedule
 
     async with opened_tables(
         log.sequencer, log.store, log.store_url, address=log.catalog, settings=log.settings.tables
     ) as (_, syncing):
-        yield TablesFollowing(log.sequencer, syncing, log.runtime.clock)
+        yield TableSchedule(log.sequencer, syncing, log.runtime.clock)
 
 
 async def _check_topics(sequencer: Sequencer, topics: frozenset[str]) -> None:
@@ -119,7 +119,7 @@ def _cycle_settings(options: CompactOptions) -> CompactionSettings:
 
 
 async def _compact_once(
-    log: OpenLog, tables: TablesFollowing, started: StartedRunner, options: CompactOptions
+    log: OpenLog, tables: TableSchedule, started: StartedRunner, options: CompactOptions
 ) -> dict[str, Any]:
     from compactor.cycle import CompactionSummary
 
@@ -149,7 +149,7 @@ def describe_failures(figures: Mapping[str, Any]) -> str:
 
 async def _compact_until_stopped(
     log: OpenLog,
-    tables: TablesFollowing,
+    tables: TableSchedule,
     started: StartedRunner,
     *,
     options: CompactOptions,
@@ -163,7 +163,7 @@ async def _compact_until_stopped(
         await _run_round(log, tables, runner, options=options, summary=summary)
 
     assert options.every_s is not None, "asked by the caller"
-    rounds = Rounds(run_round, log.runtime.clock, foreseen=(ExecutorsUnfit,))
+    rounds = Rounds(run_round, log.runtime.clock, expected_errors=(ExecutorsUnfit,))
     async with watched(log, rounds, registry), started as runner:
         await rounds.keep_on(options.every_s, until=lambda: runner.has_stopped)
 
@@ -190,7 +190,7 @@ async def watched(log: OpenLog, rounds: Rounds, registry: CollectorRegistry) -> 
 
 async def _run_round(
     log: OpenLog,
-    tables: TablesFollowing,
+    tables: TableSchedule,
     runner: SparkRunner,
     *,
     options: CompactOptions,

@@ -18,7 +18,7 @@ from tailrace_cli.record_text import Encoding, iso_time, to_bytes
 if TYPE_CHECKING:
     from compactor.erasure.erase import EraseRequest, ErasureWork
     from compactor.erasure.search import SearchCost
-    from compactor.tables.follow import TablesFollowing
+    from compactor.tables.schedule import TableSchedule
     from tailrace_cli.connections.opened_log import OpenLog
 
 MAX_KEY_FILE_BYTES = 64 << 20
@@ -64,10 +64,10 @@ def erase(
 
     async def ask(log: OpenLog) -> dict[str, Any]:
         from compactor.erasure.erase import EraseFailed, EraseRequest
-        from compactor.erasure.search import SoughtKeys
+        from compactor.erasure.search import SearchKeys
 
         described = await log.topic(topic)
-        request = EraseRequest(described, SoughtKeys.of(keys), by=_who(), reason=reason, reads_all=full)
+        request = EraseRequest(described, SearchKeys.of(keys), by=_who(), reason=reason, reads_all=full)
         try:
             return await (_previewed if dry_run else _erased)(log, request)
         except EraseFailed as error:
@@ -162,7 +162,7 @@ def _cost(cost: SearchCost, of: str) -> dict[str, Any]:
     return {f"{of}_{name}": value for name, value in asdict(cost).items()}
 
 
-def _work(log: OpenLog, tables: TablesFollowing | None = None) -> ErasureWork:
+def _work(log: OpenLog, tables: TableSchedule | None = None) -> ErasureWork:
     from compactor.erasure.erase import ErasureWork
 
     return ErasureWork(log.sequencer, log.store, log.runtime.clock, log.runtime.entropy, tables=tables)

@@ -188,7 +188,7 @@ def _send(
     from confluent_kafka import KafkaException, Producer
 
     deliveries = _Deliveries(topic, printed_as)
-    misread: CommandFailed | None = None
+    invalid: CommandFailed | None = None
     try:
         producer = Producer(config)
         try:
@@ -198,7 +198,7 @@ def _send(
                 if len(deliveries.failures) >= MAX_SHOWN_ERRORS:
                     break
         except CommandFailed as error:
-            misread = error  # the line is not a record; the records before it are still written
+            invalid = error  # the line is not a record; the records before it are still written
         left = len(producer)
         while left and not (watch.is_down and not deliveries.acknowledged):  # it ends: every record times out
             left = producer.flush(1.0)
@@ -207,8 +207,8 @@ def _send(
     if (deliveries.failures or left) and watch.is_down and not deliveries.acknowledged:
         raise watch.failure()
     deliveries.check(left)
-    if misread is not None:
-        raise CommandFailed(f"{deliveries.acknowledged} records were acknowledged, then: {misread}")
+    if invalid is not None:
+        raise CommandFailed(f"{deliveries.acknowledged} records were acknowledged, then: {invalid}")
     return deliveries.acknowledged
 
 

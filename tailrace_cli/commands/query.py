@@ -65,8 +65,8 @@ async def _query(log: OpenLog, sql: str, *, last: int | None, follow: bool) -> N
     import duckdb
 
     from compactor.spark_source.log_reader import DamagedRecords, DataLost
-    from compactor.tables.newest import TopicGone
     from compactor.tables.query import TailTooLarge, add_functions, named_tables
+    from compactor.tables.tail_reader import TopicGone
     from sequencer.api.topics import MetadataRequest
 
     if follow and not log.settings.sequencers:
@@ -101,17 +101,17 @@ async def _query(log: OpenLog, sql: str, *, last: int | None, follow: bool) -> N
 async def _tail(
     log: OpenLog, connection: Any, sql: str, topic: Topic, *, last: int | None, follow: bool
 ) -> None:
-    from compactor.spark_source.log_index import AskedIndex
-    from compactor.tables.newest import NewestRecords, after_files, before_last, last_records
+    from compactor.spark_source.log_index import SequencerIndex
     from compactor.tables.query import MAX_TAIL_BYTES, add_records
+    from compactor.tables.tail_reader import TailReader, after_files, before_last, last_records
 
-    index = AskedIndex(log.sequencer)
+    index = SequencerIndex(log.sequencer)
     if last is None:
         positions = after_files(topic, await _add(log, connection, topic))
-        records = NewestRecords(index, log.store, topic, positions)
+        records = TailReader(index, log.store, topic, positions)
     else:
         positions = await before_last(index, log.store, topic, last)
-        records = NewestRecords(index, log.store, topic, positions)
+        records = TailReader(index, log.store, topic, positions)
         add_records(connection, topic.name, await last_records(records, MAX_TAIL_BYTES))
     await _print_rows(connection, sql)
     while follow:

@@ -15,7 +15,7 @@ from tailrace_cli.output import JsonFlag, print_json, print_table
 if TYPE_CHECKING:
     from compactor.tables.live import FileRows, TopicFiles
     from compactor.tables.opening import CatalogTables
-    from compactor.tables.sync import SyncedTable, TableSync, WantedTable
+    from compactor.tables.sync import DesiredTable, SyncResult, TableSync
     from tailrace_cli.connections.opened_log import OpenLog
 
 T = TypeVar("T")
@@ -62,8 +62,8 @@ def list_tables(
     A table that its topic no longer asks for is dropped when its snapshots have expired.
     """
 
-    async def ask(log: OpenLog) -> list[WantedTable]:
-        from compactor.tables.follow import wanted_tables
+    async def ask(log: OpenLog) -> list[DesiredTable]:
+        from compactor.tables.schedule import wanted_tables
 
         return await wanted_tables(log.sequencer)
 
@@ -94,8 +94,8 @@ def show(
     import asyncio
 
     async def ask(log: OpenLog) -> dict[str, Any]:
-        from compactor.tables.follow import wanted_tables
         from compactor.tables.iceberg import COLUMNS
+        from compactor.tables.schedule import wanted_tables
 
         ids = [table.topic_id for table in await wanted_tables(log.sequencer) if table.topic_name == topic]
         async with _tables(log) as (tables, _):
@@ -168,8 +168,8 @@ def replay(
 def _synced(topic: str, flags: LogFlags, *, as_json: bool, is_replay: bool) -> None:
     """Bring a table up to date, and print what changed."""
 
-    async def ask(log: OpenLog) -> SyncedTable:
-        from compactor.tables.follow import wanted_tables
+    async def ask(log: OpenLog) -> SyncResult:
+        from compactor.tables.schedule import wanted_tables
 
         for table in await wanted_tables(log.sequencer):
             if table.topic_name == topic:
@@ -195,7 +195,7 @@ def _synced(topic: str, flags: LogFlags, *, as_json: bool, is_replay: bool) -> N
 
 
 async def _no_table(log: OpenLog, topic: str) -> Exception:
-    from compactor.tables.follow import wanted_tables
+    from compactor.tables.schedule import wanted_tables
     from tailrace_cli.errors import CommandFailed
 
     if any(table.topic_name == topic for table in await wanted_tables(log.sequencer)):
@@ -215,7 +215,7 @@ async def _tables(log: OpenLog) -> AsyncIterator[tuple[CatalogTables, TableSync]
     from sqlalchemy.exc import SQLAlchemyError
 
     from compactor.columns.registered import RegistryUnavailable
-    from compactor.tables.opening import NoCatalog, opened_tables
+    from compactor.tables.opening import CatalogMissing, opened_tables
     from compactor.tables.table import CatalogUnavailable, TableConflict
     from tailrace.configs.columns import ColumnsConflict
     from tailrace_cli.errors import CommandFailed
@@ -228,7 +228,7 @@ async def _tables(log: OpenLog) -> AsyncIterator[tuple[CatalogTables, TableSync]
             yield opened
     except (RESTError, SQLAlchemyError) as error:
         raise CommandFailed(f"the tables' catalog can't be used: {str(error).splitlines()[0]}") from error
-    except (NoCatalog, CatalogUnavailable, TableConflict, ColumnsConflict, RegistryUnavailable) as error:
+    except (CatalogMissing, CatalogUnavailable, TableConflict, ColumnsConflict, RegistryUnavailable) as error:
         raise CommandFailed(str(error)) from error
 
 

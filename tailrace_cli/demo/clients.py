@@ -139,7 +139,7 @@ class DemoConsumer(threading.Thread):
     def __init__(self, name: str, bootstrap: str, reading: GroupReading) -> None:
         super().__init__(name=name, daemon=True)
         self._reading = reading
-        self._told_to_stop = threading.Event()
+        self._is_stopping = threading.Event()
         self.failure: BaseException | None = None
         self._consumer = Consumer(
             {
@@ -156,7 +156,7 @@ class DemoConsumer(threading.Thread):
 
     def run(self) -> None:
         try:
-            while not self._told_to_stop.is_set():
+            while not self._is_stopping.is_set():
                 messages = [message for message in self._consumer.consume(BATCH, 0.2) if _is_record(message)]
                 if messages:
                     self._reading.take(messages)
@@ -183,7 +183,7 @@ class DemoConsumer(threading.Thread):
 
     def stop(self) -> None:
         """Finish the current batch and leave the group. Raises the error that ended the thread, if any."""
-        self._told_to_stop.set()
+        self._is_stopping.set()
         self.join(60)
         if self.failure is not None:
             raise self.failure

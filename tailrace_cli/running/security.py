@@ -22,8 +22,8 @@ from agent.security.listeners import (
     read_listeners,
 )
 from agent.security.tenant_placement import parse_tenants
+from tailrace.background_tasks import log_and_continue
 from tailrace.clock import Clock
-from tailrace.keepers import outlived
 from tailrace.rpc import exposure
 from tailrace.rpc.link import split_address
 from tailrace.rpc.loaded_security import LoadedSecurity, SecurityFiles
@@ -193,10 +193,10 @@ async def kept_current(
     async def keep() -> None:
         while True:
             await clock.sleep(REFRESH_SECONDS)
-            with outlived(log, "replaced secrets were not looked for"):
+            with log_and_continue(log, "replaced secrets were not looked for"):
                 rpc.refresh()
             for tls in served:
-                with outlived(log, "replaced certificates were not looked for", purpose=tls.purpose):
+                with log_and_continue(log, "replaced certificates were not looked for", purpose=tls.purpose):
                     tls.refresh()
 
     keeper = asyncio.create_task(keep(), name="security files")

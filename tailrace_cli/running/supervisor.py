@@ -18,8 +18,8 @@ from typing import Any
 
 import structlog
 
+from tailrace.background_tasks import log_and_continue
 from tailrace.clock import Clock, SystemClock, wait_for
-from tailrace.keepers import outlived
 from tailrace.rpc.link import join_address, split_address
 from tailrace.settings import PREFIX
 from tailrace.telemetry.logs import name_process
@@ -211,7 +211,7 @@ class Supervisor:
         pause = FIRST_PAUSE_SECONDS / 2
         while not self._stopping.is_set():
             began, code = self._clock.monotonic(), None
-            with outlived(log, "a child could not be started", OSError, child=plan.name):
+            with log_and_continue(log, "a child could not be started", OSError, child=plan.name):
                 code = await self._run_child(plan)
             if self._stopping.is_set():
                 return

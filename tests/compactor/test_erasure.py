@@ -25,8 +25,8 @@ from compactor.erasure.erase import (
     together,
 )
 from compactor.erasure.record import hash_key, read_records
-from compactor.erasure.rewrite import Rewriting, rewrite_without
-from compactor.erasure.search import FileHits, SoughtKeys
+from compactor.erasure.rewrite import RewriteContext, rewrite_without
+from compactor.erasure.search import FileHits, SearchKeys
 from compactor.rewrite import RewriteFailed
 from compactor.tables.live import LiveFile, list_live_files
 from sequencer import bounds
@@ -72,7 +72,7 @@ def work(log: Log) -> ErasureWork:
 
 def asked(log: Log, *keys: bytes, name: str = "t", reads_all: bool = False) -> EraseRequest:
     return EraseRequest(
-        log.topics[name], SoughtKeys.of(keys), by="alice", reason="request 17", reads_all=reads_all
+        log.topics[name], SearchKeys.of(keys), by="alice", reason="request 17", reads_all=reads_all
     )
 
 
@@ -207,7 +207,7 @@ def test_objects_are_written_again_side_by_side_a_few_at_a_time_and_one_that_fai
             running: set[UUID] = set()
             most = 0
 
-            async def watched(keys: SoughtKeys, name: str, runs: Sequence[Run], of: Rewriting) -> Any:
+            async def watched(keys: SearchKeys, name: str, runs: Sequence[Run], of: RewriteContext) -> Any:
                 nonlocal most
                 running.add(runs[0].object_id)
                 most = max(most, len(running))

@@ -28,7 +28,7 @@ from pyiceberg.utils.config import Config
 
 from compactor.columns.derive import ValueFormat
 from compactor.tables.iceberg import IcebergTables, file_statistics, open_catalog
-from compactor.tables.sync import SyncedTable, TableSync, WantedTable
+from compactor.tables.sync import DesiredTable, SyncResult, TableSync
 from compactor.tables.table import CatalogUnavailable, TableConflict
 from sequencer.api.compaction import TablePinsRequest
 from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
@@ -63,9 +63,9 @@ class World:
     catalog: str
     registry: MemoryRegistry
 
-    async def sync(self, *, is_wanted: bool = True) -> SyncedTable:
+    async def sync(self, *, is_wanted: bool = True) -> SyncResult:
         self.clock.advance(1)
-        return await self.syncing.sync(WantedTable(self.log.topics["a"].topic_id, "a", LIFE_MS, is_wanted))
+        return await self.syncing.sync(DesiredTable(self.log.topics["a"].topic_id, "a", LIFE_MS, is_wanted))
 
     def table(self) -> Any:
         return open_catalog(self.catalog, str(self.root)).load_table((NAMESPACE, "a"))
@@ -219,7 +219,9 @@ def test_a_time_that_microseconds_do_not_hold_stops_no_table(
             for at in times:
                 await world.log.produce(("a", 0, batch_of([b'{"id": 1}'], at=at)))
             await compacted_here(world.log)
-            await world.syncing.sync(WantedTable(world.log.topics["a"].topic_id, "a", LIFE_MS, values=schema))
+            await world.syncing.sync(
+                DesiredTable(world.log.topics["a"].topic_id, "a", LIFE_MS, values=schema)
+            )
             scanned = world.table().scan().to_arrow()
             found = scanned["timestamp"].cast(pa.int64()).to_pylist()
             assert found == [T0 * 1000, LEAST_TIME_MS * 1000, GREATEST_TIME_MS * 1000]
@@ -452,7 +454,7 @@ def test_a_writer_that_was_overtaken_changes_nothing(tmp_path: Path) -> None:
                 path_of=lambda key: object_url(str(world.root), key), executor=ThreadPoolExecutor(1),
             )  # fmt: skip
             with pytest.raises(TableConflict):
-                await syncing.sync(WantedTable(world.log.topics["a"].topic_id, "a", LIFE_MS))
+                await syncing.sync(DesiredTable(world.log.topics["a"].topic_id, "a", LIFE_MS))
             assert world.rows() == [(0, 0)]
             assert list(one.named()) == [path]
 

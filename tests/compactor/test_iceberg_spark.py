@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from compactor.columns.derive import ValueFormat
-from compactor.tables.sync import WantedTable
+from compactor.tables.sync import DesiredTable
 from tailrace.parquet_object.schema import GREATEST_TIME_MS, LEAST_TIME_MS
 from tests.compactor.test_iceberg import LIFE_MS, World, opened
 from tests.support.compaction import T0, batch_of, compacted_here
@@ -52,7 +52,7 @@ async def make_typed(world: World) -> None:
         columns = "id long, at struct<lat double>, offset int, tags list<string>"
         if value == {"id": 1}:
             columns = "id int"
-        wanted = WantedTable(topic.topic_id, "typed", LIFE_MS, values=ValueFormat("json", columns))
+        wanted = DesiredTable(topic.topic_id, "typed", LIFE_MS, values=ValueFormat("json", columns))
         await world.syncing.sync(wanted)
 
 
@@ -62,7 +62,7 @@ async def make_times(world: World) -> None:
     for at in (T0, -(2**62), 2**62):
         await world.log.produce(("times", 0, batch_of([b"x"], at=at)))
     await compacted_here(world.log)
-    await world.syncing.sync(WantedTable(topic.topic_id, "times", LIFE_MS))
+    await world.syncing.sync(DesiredTable(topic.topic_id, "times", LIFE_MS))
 
 
 def test_spark_sql_reads_the_table_and_a_pinned_snapshot(tmp_path: Path, jars: str) -> None:

@@ -26,7 +26,7 @@ from compactor.on_spark.spark_failures import cause_of_death
 from compactor.plan import PlanSettings
 from compactor.rewrite import OutputLocation
 from compactor.tables.iceberg import IcebergTables, open_catalog
-from compactor.tables.sync import TableSync, WantedTable
+from compactor.tables.sync import DesiredTable, TableSync
 from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
 from sequencer.api.topics import CreatePartitions, DeleteTopic
 from sequencer.engine.committer import Committer
@@ -342,7 +342,7 @@ def test_typed_columns_are_made_by_tasks_and_what_does_not_fit_is_in_quarantine(
                     path_of=lambda key: object_url(url, key), executor=executor, folder="c/tables",
                 )  # fmt: skip
                 syncing.derive_by(SparkRunner(spark, url, executor).deriver)
-                wanted = WantedTable(topic.topic_id, "flights", 60_000, values=ValueFormat("json"))
+                wanted = DesiredTable(topic.topic_id, "flights", 60_000, values=ValueFormat("json"))
                 assert (await syncing.sync(wanted)).quarantined == summary.objects
                 typed = catalog.load_table("n.flights").scan().to_arrow()
                 assert sorted(typed["delay"].to_pylist()) == [0, 1, 2, 3]

@@ -15,7 +15,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compactor.by_key.keyed import NO_HORIZON, Pass, Rows, cleanable, fitting, is_due, kept, without_horizon
+from compactor.by_key.keyed import (
+    NO_HORIZON,
+    Pass,
+    RecordColumns,
+    cleanable,
+    fitting,
+    is_due,
+    kept,
+    without_horizon,
+)
 from compactor.by_key.keyed_cycle import runs_within
 from compactor.by_key.keyed_index import KeyIndex
 from compactor.cycle import CompactionSettings, CompactionSummary, InProcess, run_cycle
@@ -101,7 +110,7 @@ def _filtered(
     run: list[tuple[int, int, int | None, int]], of: Pass, newest: dict[int, int], head: int
 ) -> list[tuple[int, int, int | None, int]]:
     offsets = np.array([record[0] for record in run], np.int64)
-    rows = Rows(
+    rows = RecordColumns(
         offsets=offsets,
         newest=np.array([newest.get(record[1], -1) for record in run], np.int64),
         has_key=np.ones(len(run), bool),
@@ -161,7 +170,7 @@ def test_after_a_pass_no_two_records_have_one_key() -> None:
 
 def test_a_record_without_a_key_goes_unless_it_is_the_newest() -> None:
     nothing = np.array([-1, -1])
-    rows = Rows(
+    rows = RecordColumns(
         offsets=np.array([3, 4]),
         newest=nothing,
         has_key=np.array([False, False]),

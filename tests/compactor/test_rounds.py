@@ -38,7 +38,7 @@ def rounds_of(
     clock: JumpingClock,
     *outcomes: Exception | None,
     takes_s: float = 0.0,
-    foreseen: tuple[type[Exception], ...] = (),
+    expected_errors: tuple[type[Exception], ...] = (),
 ) -> tuple[Rounds, Callable[[], bool]]:
     """Rounds that end so, one after another, and whether the last one has run."""
     left = list(outcomes)
@@ -51,7 +51,7 @@ def rounds_of(
         if error is not None:
             raise error
 
-    return Rounds(run_round, clock, foreseen=foreseen), lambda: not left
+    return Rounds(run_round, clock, expected_errors=expected_errors), lambda: not left
 
 
 def test_rounds_end_when_the_database_is_another_one() -> None:

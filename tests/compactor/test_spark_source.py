@@ -36,19 +36,19 @@ from pyspark.sql.datasource import (
 import compactor.rewrite as rewrite_module
 from compactor.cycle import CompactionSettings, InProcess, run_cycle
 from compactor.spark_source.columns import spark_schema
-from compactor.spark_source.log_index import AskedIndex
+from compactor.spark_source.log_index import SequencerIndex
 from compactor.spark_source.log_reader import (
     JOINED_BATCHES,
     JOINED_BYTES,
-    PIECES,
+    SPLITS,
     TASK_BYTES,
+    BatchCoalescer,
     DamagedRecords,
     DataLost,
-    Joined,
     LogPartition,
     LogReader,
     OffsetRange,
-    Pieces,
+    Splits,
     UnreadableRecords,
 )
 from compactor.spark_source.options import Position, SourceOptions
@@ -82,7 +82,7 @@ P0, P1, P2 = (LogPartition("t", OLD, number) for number in range(3))
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class CountedIndex(AskedIndex):
+class CountedIndex(SequencerIndex):
     """A sequencer's index that counts what it is asked."""
 
     def __init__(self, sequencer: Committer) -> None:
@@ -371,7 +371,7 @@ def test_columns_that_nobody_asked_for_are_not_fetched(monkeypatch: pytest.Monke
 def test_record_batches_are_joined_in_order_and_a_large_one_is_passed_on(sizes: list[int]) -> None:
     counts = [JOINED_BYTES // 8 if size == 3 else size for size in sizes]
     batches = [pa.record_batch({"n": np.full(count, number)}) for number, count in enumerate(counts)]
-    joined = Joined()
+    joined = BatchCoalescer()
     found = [ready for batch in batches for ready in joined.add(batch)] + list(joined.rest())
     assert [n for batch in found for n in batch["n"].unique().to_pylist()] == [
         number for number, count in enumerate(counts) if count
@@ -382,7 +382,7 @@ def test_record_batches_are_joined_in_order_and_a_large_one_is_passed_on(sizes: 
 
 
 def test_of_the_smallest_record_batches_few_wait_to_be_joined() -> None:
-    joined, one = Joined(), pa.record_batch({"n": [1]})
+    joined, one = BatchCoalescer(), pa.record_batch({"n": [1]})
     found = []
     for _ in range(3 * JOINED_BATCHES + 1):
         found += joined.add(one)
@@ -392,13 +392,13 @@ def test_of_the_smallest_record_batches_few_wait_to_be_joined() -> None:
 
 def test_very_many_runs_are_fewer_pieces() -> None:
     partitions = [LogPartition("t", UUID(int=1), number) for number in range(2)]
-    pieces = Pieces(TASK_BYTES)
+    pieces = Splits(TASK_BYTES)
     for partition in partitions:
         for offset in range(50_000):
             pieces.add(OffsetRange(partition, offset, offset + 1), 1_000)
     assert pieces.total_bytes == sum(size for _, size in pieces.held) == 100_000_000
     assert len(pieces.held) < 25_000
-    assert max(size for _, size in pieces.held) <= 100_000_000 // PIECES
+    assert max(size for _, size in pieces.held) <= 100_000_000 // SPLITS
     for partition in partitions:
         ends = [(piece.start, piece.end) for piece, _ in pieces.held if piece.partition == partition]
         assert [end for _, end in ends[:-1]] == [start for start, _ in ends[1:]]
@@ -406,10 +406,10 @@ def test_very_many_runs_are_fewer_pieces() -> None:
 
 
 def test_of_very_many_bytes_no_piece_is_more_than_a_task() -> None:
-    pieces = Pieces(3_000)
+    pieces = Splits(3_000)
     for offset in range(50_000):
         pieces.add(OffsetRange(LogPartition("t", UUID(int=1), 0), offset, offset + 1), 1_000)
-    assert max(size for _, size in pieces.held) == 3_000 < pieces.total_bytes // PIECES
+    assert max(size for _, size in pieces.held) == 3_000 < pieces.total_bytes // SPLITS
 
 
 def test_a_thick_partition_is_cut_between_runs() -> None:

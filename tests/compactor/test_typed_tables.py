@@ -17,7 +17,7 @@ import pytest
 from compactor.columns.derive import ValueFormat
 from compactor.columns.registered import HEADER, MAX_SCHEMAS, RegistryUnavailable
 from compactor.tables.iceberg import open_catalog
-from compactor.tables.sync import SyncedTable, WantedTable
+from compactor.tables.sync import DesiredTable, SyncResult
 from tailrace.configs.columns import ColumnsConflict
 from tests.compactor.test_iceberg import LIFE_MS, NAMESPACE, World, opened
 from tests.support.compaction import batch_of, compacted_here
@@ -37,14 +37,14 @@ class Typed:
         stored = [value if isinstance(value, bytes) else json.dumps(value).encode() for value in values]
         await self.world.log.produce(("a", partition, batch_of(stored)))
 
-    async def sync(self, *, is_wanted: bool = True) -> SyncedTable:
+    async def sync(self, *, is_wanted: bool = True) -> SyncResult:
         self.world.clock.advance(1)
         topic_id = self.world.log.topics["a"].topic_id
         return await self.world.syncing.sync(
-            WantedTable(topic_id, "a", LIFE_MS, is_wanted, self.encoding if is_wanted else None)
+            DesiredTable(topic_id, "a", LIFE_MS, is_wanted, self.encoding if is_wanted else None)
         )
 
-    async def round(self, *, merges: bool = False) -> SyncedTable:
+    async def round(self, *, merges: bool = False) -> SyncResult:
         await compacted_here(self.world.log, merges=merges)
         return await self.sync()
 
@@ -237,7 +237,7 @@ def test_avro_values_become_columns_that_grow_with_their_schemas(tmp_path: Path)
 
             registry.add(7, old)
             await world.syncing.replay(
-                WantedTable(world.log.topics["a"].topic_id, "a", LIFE_MS, values=typed.encoding)
+                DesiredTable(world.log.topics["a"].topic_id, "a", LIFE_MS, values=typed.encoding)
             )
             assert typed.rows("offset", "id")[2:] == [(3, 3)]
             assert typed.rows("offset", table="a__quarantine") == [(2,), (4,), (5,)]

@@ -21,7 +21,7 @@ from agent.settings import AgentSettings
 from cache.settings import CacheSettings
 from compactor.cycle import CompactionSettings, CompactionSummary, InProcess, run_cycle
 from compactor.erasure.erase import EraseFailed, EraseRequest, ErasureWork, erase_keys
-from compactor.erasure.search import SoughtKeys
+from compactor.erasure.search import SearchKeys
 from compactor.rounds import RoundOutcome, Rounds
 from sequencer.api.agents import Member
 from sequencer.api.errors import IncarnationChanged, SequencerError, SequencerUnavailable
@@ -589,7 +589,7 @@ class Cluster:
                 for found in topics:
                     if found.name == topic:
                         begun = watch.erasure_begins(key)
-                        done = await erase_keys(work, EraseRequest(found, SoughtKeys.of([key])))
+                        done = await erase_keys(work, EraseRequest(found, SearchKeys.of([key])))
                         watch.erasure_ended(begun, done.erased_records)
                         self.done["eraser"] += 1
             except IncarnationChanged:

@@ -69,7 +69,7 @@ import sequencer.rules.transactions as transactions
 import sequencer.rules.upload_sessions as upload_sessions
 import sequencer.rules.writes as writes
 import sequencer.server as node_module
-import tailrace.keepers as keepers
+import tailrace.background_tasks as background_tasks
 from agent.catalog import Catalog
 from agent.connection import KafkaConnection
 from agent.fetch import alignment
@@ -1338,11 +1338,13 @@ def _lets_its_tasks_end(original: Any) -> Any:
     """An unforeseen error in a keeper's turn ends the keeper."""
 
     @contextmanager
-    def outlived(log: Any, event: str, *foreseen: type[Exception], **details: object) -> Iterator[None]:
-        with suppress(*foreseen):
+    def log_and_continue(
+        log: Any, event: str, *expected_errors: type[Exception], **details: object
+    ) -> Iterator[None]:
+        with suppress(*expected_errors):
             yield
 
-    return outlived
+    return log_and_continue
 
 
 def _begins_full_answers_late(original: Any) -> Any:
@@ -1991,7 +1993,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ONLY_POISON,
     ),
     Mutation(
-        "an unexpected error ends a background task", [(keepers, "outlived", _lets_its_tasks_end)],
+        "an unexpected error ends a background task", [(background_tasks, "log_and_continue", _lets_its_tasks_end)],
         {"unforeseen": 0.03},
     ),
     Mutation(

@@ -16,7 +16,7 @@ import structlog
 from agent.security import audit_log
 from agent.security.audit_log import MAX_LINES_PER_SECOND, Audit
 from agent.telemetry import AgentTelemetry
-from tailrace.keepers import outlived
+from tailrace.background_tasks import log_and_continue
 from tailrace.telemetry.logs import MAX_KNOWN_EVENTS, RepeatGate, cause_of, configure_logging, name_process
 from tests.support.clocks import ManualClock
 
@@ -55,7 +55,7 @@ def test_a_line_that_cannot_be_written_ends_nobody(written: Written) -> None:
     configure_logging("info", "json", stream=FullDisk(), clock=written.clock)
 
     structlog.get_logger("a.part").warning("loud")
-    with outlived(structlog.get_logger("a.keeper"), "put off"):
+    with log_and_continue(structlog.get_logger("a.keeper"), "put off"):
         raise ZeroDivisionError("a bug")
 
 

@@ -34,8 +34,8 @@ from sequencer.store.sql.row_codec import (
     RowColumn,
 )
 from sequencer.store.state import COMMIT_NUMBER
+from tailrace.background_tasks import cause_of
 from tailrace.clock import Clock
-from tailrace.keepers import cause_of
 
 CONNECT_SECONDS = 5.0
 STATEMENT_SECONDS = 10.0

@@ -28,8 +28,8 @@ from sequencer.store.rows import Changes, Row
 from sequencer.store.sql.database import Lane, Values, split_changes, table_statements
 from sequencer.store.sql.migrate import migrate as migrate_tables
 from sequencer.store.sql.row_codec import RUN_COLUMNS, RUN_COLUMNS_WITHOUT_BATCHES, Dialect
+from tailrace.background_tasks import cause_of
 from tailrace.clock import Clock
-from tailrace.keepers import cause_of
 
 BUSY_SECONDS = 5.0
 """How long a write waits for another process that writes to the same file."""

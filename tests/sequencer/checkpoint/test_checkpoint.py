@@ -683,7 +683,7 @@ def test_exports_go_on_after_an_error_that_nobody_foresaw() -> None:
     async def use(world: World) -> None:
         async def fail_once(key: str) -> None:
             world.bucket.before_put = None
-            raise RuntimeError("not foreseen")
+            raise RuntimeError("not expected_errors")
 
         world.bucket.before_put = fail_once
         running = asyncio.create_task(world.checkpointer.run())

@@ -11,18 +11,18 @@ import duckdb
 import pytest
 
 from compactor.spark_source.columns import COLUMNS
-from compactor.spark_source.log_index import AskedIndex
+from compactor.spark_source.log_index import SequencerIndex
 from compactor.spark_source.log_reader import DataLost, LogReader
 from compactor.tables import query
 from compactor.tables.live import list_live_files
-from compactor.tables.newest import (
-    NewestRecords,
+from compactor.tables.query import TailTooLarge, add_functions, add_records, add_topic, named_tables
+from compactor.tables.tail_reader import (
+    TailReader,
     TopicGone,
     after_files,
     before_last,
     last_records,
 )
-from compactor.tables.query import TailTooLarge, add_functions, add_records, add_topic, named_tables
 from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
 from sequencer.api.topics import CreatePartitions, DeleteTopic
 from sequencer.engine.committer import Committer
@@ -44,11 +44,11 @@ async def a_log() -> AsyncIterator[Log]:
         await sequencer.close()
 
 
-def newest(log: Log, positions: dict[object, int]) -> NewestRecords:
-    return NewestRecords(AskedIndex(log.sequencer), log.store, log.topics["t"], positions)  # type: ignore[arg-type]
+def newest(log: Log, positions: dict[object, int]) -> TailReader:
+    return TailReader(SequencerIndex(log.sequencer), log.store, log.topics["t"], positions)  # type: ignore[arg-type]
 
 
-async def values(records: NewestRecords, max_bytes: int = 1 << 20) -> list[bytes] | None:
+async def values(records: TailReader, max_bytes: int = 1 << 20) -> list[bytes] | None:
     part = await records.part(max_bytes)
     return None if part is None else part.column("value").to_pylist()
 
@@ -63,7 +63,7 @@ def test_very_small_runs_are_one_record_batch() -> None:
                 await log.produce(("t", number % 2, batch_of([b"a"])))
             part = await newest(log, {}).part()
             assert part is not None and len(part) == 20 and part.column("value").num_chunks == 1
-            reader = LogReader(AskedIndex(log.sequencer), log.store, list(COLUMNS))
+            reader = LogReader(SequencerIndex(log.sequencer), log.store, list(COLUMNS))
             files = await list_live_files(log.sequencer, topic.topic_id)
             tail = await query._tail(reader, "t", files)
             assert len(tail) == 20 and tail.column("value").num_chunks == 1
@@ -128,7 +128,7 @@ def test_the_last_records_are_the_newest_offsets_of_each_partition() -> None:
             await log.produce(("t", 0, batch_of([b"a", b"b", b"c"])), ("t", 1, batch_of([b"d"])))
             await compacted_here(log)
             await log.produce(("t", 0, batch_of([b"e"])))
-            index = AskedIndex(log.sequencer)
+            index = SequencerIndex(log.sequencer)
             last = newest(log, await before_last(index, log.store, topic, 2))  # type: ignore[arg-type]
             table = await last_records(last, 1 << 20)
             assert sorted(table.column("value").to_pylist()) == [b"c", b"d", b"e"]
@@ -145,14 +145,14 @@ def test_what_a_follower_cannot_go_on_with_is_an_error() -> None:
         async with a_log() as log:
             topic = await log.topic("t")
             await log.produce(("t", 0, batch_of([b"a", b"b", b"c"])))
-            records = newest(log, await before_last(AskedIndex(log.sequencer), log.store, topic, 3))  # type: ignore[arg-type]
+            records = newest(log, await before_last(SequencerIndex(log.sequencer), log.store, topic, 3))  # type: ignore[arg-type]
             place = DeleteRecordsPartition(topic.topic_id, 0, 2)
             await log.sequencer.delete_records(DeleteRecords([place]))
             with pytest.raises(DataLost, match="offsets 0 to 1 are lost"):
                 await records.part()
             await log.sequencer.create_partitions(CreatePartitions(topic.topic_id, 2))
             await log.produce(("t", 1, batch_of([b"new"])))
-            at_end = newest(log, await before_last(AskedIndex(log.sequencer), log.store, topic, 0))  # type: ignore[arg-type]
+            at_end = newest(log, await before_last(SequencerIndex(log.sequencer), log.store, topic, 0))  # type: ignore[arg-type]
             assert await values(at_end) == [b"new"], "a partition that came later is read from its start"
             await log.sequencer.delete_topic(DeleteTopic(topic.topic_id))
             with pytest.raises(TopicGone):

@@ -34,7 +34,7 @@ _SUFFIXES = (".parquet", ".avro", ".metadata.json")
 log = structlog.get_logger("tailrace.tables")
 
 
-class Leftovers:
+class OrphanFiles:
     """Finds and deletes leftover files. `run`: runs a blocking call."""
 
     def __init__(self, store: ObjectStore, run: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:

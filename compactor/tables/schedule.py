@@ -11,7 +11,7 @@ from uuid import UUID
 import structlog
 
 from compactor.columns.derive import ValueFormat
-from compactor.tables.sync import SyncedTable, TableSync, WantedTable
+from compactor.tables.sync import DesiredTable, SyncResult, TableSync
 from compactor.tables.values import Deriver
 from sequencer.api.compaction import TablePin
 from sequencer.api.interface import Sequencer
@@ -28,14 +28,14 @@ MAX_TABLE_FAILURES = 1_000
 log = structlog.get_logger("tailrace.tables")
 
 
-class TablesFollowing:
+class TableSchedule:
     """Brings tables up to date. `failures`: one line for each failure of the round."""
 
     def __init__(self, sequencer: Sequencer, syncing: TableSync, clock: Clock) -> None:
         self._sequencer = sequencer
         self._syncing = syncing
         self._clock = clock
-        self._tables: dict[UUID, WantedTable] = {}
+        self._tables: dict[UUID, DesiredTable] = {}
         self._behind: set[UUID] = set()
         self._not_before: dict[UUID, float] = {}
         self.failures: list[str] = []
@@ -69,7 +69,7 @@ class TablesFollowing:
         for topic_id in sorted(self._behind):
             await self._sync(self._tables[topic_id])
 
-    async def _sync(self, table: WantedTable) -> SyncedTable | None:
+    async def _sync(self, table: DesiredTable) -> SyncResult | None:
         self._behind.discard(table.topic_id)
         began = self._clock.monotonic()
         try:
@@ -85,7 +85,7 @@ class TablesFollowing:
             self._not_before[table.topic_id] = ended + (SHARE_OF_TIME - 1) * (ended - began)
 
 
-async def wanted_tables(sequencer: Sequencer) -> list[WantedTable]:
+async def wanted_tables(sequencer: Sequencer) -> list[DesiredTable]:
     """Return the tables that topics ask for by their configs, and the existing tables that no topic asks for any
     more."""
     topics = (await sequencer.metadata(MetadataRequest())).topics or []
@@ -96,7 +96,7 @@ async def wanted_tables(sequencer: Sequencer) -> list[WantedTable]:
 
 def choose_tables(
     topics: Iterable[Topic], cluster: dict[str, str], pins: Iterable[TablePin]
-) -> Iterator[WantedTable]:
+) -> Iterator[DesiredTable]:
     """Choose the tables for `wanted_tables`. Pure."""
     chosen: set[UUID] = set()
     snapshot_ms: dict[UUID, int] = {}
@@ -104,7 +104,7 @@ def choose_tables(
         snapshot_ms[topic.topic_id] = _snapshot_ms(topic.configs, cluster)
         if effective("tailrace.table", topic.configs, cluster) == "iceberg":
             chosen.add(topic.topic_id)
-            yield WantedTable(
+            yield DesiredTable(
                 topic.topic_id,
                 topic.name,
                 snapshot_ms[topic.topic_id],
@@ -114,7 +114,7 @@ def choose_tables(
     for pin in pins:
         if pin.topic_id not in chosen:
             life_ms = snapshot_ms.get(pin.topic_id, default_ms)
-            yield WantedTable(pin.topic_id, pin.topic_name, life_ms, is_wanted=False)
+            yield DesiredTable(pin.topic_id, pin.topic_name, life_ms, is_wanted=False)
 
 
 def _snapshot_ms(configs: Mapping[str, str], cluster: Mapping[str, str]) -> int:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from compactor.spark_source.columns import COLUMNS
 from compactor.spark_source.log_index import LogIndex
-from compactor.spark_source.log_reader import Joined, LogPartition, LogReader, OffsetRange
+from compactor.spark_source.log_reader import BatchCoalescer, LogPartition, LogReader, OffsetRange
 from compactor.tables.live import TopicFiles
 from compactor.tables.query import STORED, TailTooLarge
 from sequencer.api.topics import Topic
@@ -25,7 +25,7 @@ class TopicGone(Exception):
     """The followed topic was deleted."""
 
 
-class NewestRecords:
+class TailReader:
     """Reads a topic from its positions on. New partitions are read from their start.
 
     `positions`: the next offset of each known partition.
@@ -44,7 +44,7 @@ class NewestRecords:
 
         Raises DataLost if retention deleted records before they were read, TopicGone.
         """
-        joined = Joined()
+        joined = BatchCoalescer()
         batches: list[Any] = []
         size = 0
         for offset_range in await self._new_ranges():
@@ -89,7 +89,7 @@ async def before_last(
     return {partition: max(start, end - count) for partition, (start, end) in bounds.items()}
 
 
-async def last_records(records: NewestRecords, max_bytes: int) -> pa.Table:
+async def last_records(records: TailReader, max_bytes: int) -> pa.Table:
     """Return all records after the positions as one table. Raises TailTooLarge."""
     part = await records.part(max_bytes)
     if part is not None and part.nbytes >= max_bytes:

@@ -16,9 +16,9 @@ from pyiceberg.table.update import SetPartitionStatisticsUpdate
 
 from compactor.columns.derive import ValuesName, run_here, values_key
 from compactor.tables.iceberg import IcebergTable
-from compactor.tables.leftovers import Leftovers, may_go
+from compactor.tables.orphan_files import OrphanFiles, may_go
 from compactor.tables.sync import LISTED_MS
-from compactor.tables.table import Named, NewFile, TableConflict, change_of
+from compactor.tables.table import NewFile, ReferencedFile, TableConflict, change_of
 from tailrace.object_store.api import ObjectInfo, StoreRefused
 from tailrace.object_store.memory import MemoryStore
 from tests.compactor.test_iceberg import LIFE_MS, opened
@@ -170,13 +170,13 @@ def test_where_a_catalog_keeps_its_tables_in_another_place_nothing_is_deleted() 
         store, tables = MemoryStore(clock), MemoryTables()
         table = tables.open(UUID(int=1), "a", create=True)
         assert table is not None
-        new = NewFile(Named("s3://other/1.parquet", None), "1.parquet", ())
+        new = NewFile(ReferencedFile("s3://other/1.parquet", None), "1.parquet", ())
         change = change_of({}, {new.named.path: None})
         table.exchange(change, {new.named.path: new}, {LISTED_MS: "0"})
         await store.put("t/1.parquet", [b"x"])
         clock.advance(2 * DAY_S)
-        leftovers = Leftovers(store, run_here)
-        assert await leftovers.delete(table, None, "t/", live=(), now_ms=clock.wall_ms()) == 0
+        orphan_files = OrphanFiles(store, run_here)
+        assert await orphan_files.delete(table, None, "t/", live=(), now_ms=clock.wall_ms()) == 0
         assert [info.key async for info in store.list("t/")] == ["t/1.parquet"]
 
     asyncio.run(scenario())
@@ -189,13 +189,14 @@ def test_a_file_is_named_however_the_catalog_spells_the_place_of_its_table() -> 
         table = tables.open(UUID(int=1), "a", create=True)
         assert table is not None
         paths = ["s3://here/c/t/1.parquet", "s3a://here/c/t/metadata/1.avro"]
-        news = {path: NewFile(Named(path, None), path, ()) for path in paths}
+        news = {path: NewFile(ReferencedFile(path, None), path, ()) for path in paths}
         table.exchange(change_of({}, dict.fromkeys(paths)), news, {LISTED_MS: "0"})
         for key in ("c/t/1.parquet", "c/t/2.parquet", "c/t/metadata/1.avro"):
             await store.put(key, [b"x"])
         clock.advance(2 * DAY_S)
         assert (
-            await Leftovers(store, run_here).delete(table, None, "c/t", live=(), now_ms=clock.wall_ms()) == 1
+            await OrphanFiles(store, run_here).delete(table, None, "c/t", live=(), now_ms=clock.wall_ms())
+            == 1
         )
         assert [info.key async for info in store.list("c/t")] == ["c/t/1.parquet", "c/t/metadata/1.avro"]
 

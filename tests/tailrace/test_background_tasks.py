@@ -8,7 +8,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from tailrace.keepers import cause_of, outlived
+from tailrace.background_tasks import cause_of, log_and_continue
 
 log = structlog.get_logger("test")
 
@@ -20,9 +20,9 @@ def test_a_cause_is_one_line_also_of_an_error_without_words() -> None:
 
 def test_a_foreseen_error_is_a_warning_and_any_other_has_its_traceback() -> None:
     with capture_logs() as lines:
-        with outlived(log, "put off", OSError, lane=3):
+        with log_and_continue(log, "put off", OSError, lane=3):
             raise TimeoutError
-        with outlived(log, "put off", OSError):
+        with log_and_continue(log, "put off", OSError):
             raise ZeroDivisionError("a bug")
     assert [(line["log_level"], line["cause"]) for line in lines] == [
         ("warning", "TimeoutError"),
@@ -33,5 +33,5 @@ def test_a_foreseen_error_is_a_warning_and_any_other_has_its_traceback() -> None
 
 
 def test_cancellation_ends_a_keeper() -> None:
-    with pytest.raises(asyncio.CancelledError), outlived(log, "put off"):
+    with pytest.raises(asyncio.CancelledError), log_and_continue(log, "put off"):
         raise asyncio.CancelledError

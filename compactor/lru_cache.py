@@ -9,7 +9,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class RecentlyUsed(Generic[K, V]):
+class LruCache(Generic[K, V]):
     """Values by key. Above `most_bytes`, the least recently used are dropped, but at least one value stays."""
 
     def __init__(self, most_bytes: int) -> None:

@@ -25,9 +25,9 @@ import compactor.tables.sync as sync_module
 import sequencer.rules.garbage as garbage_rules
 from compactor.columns.derive import ValueFormat, ValuesName
 from compactor.cycle import CompactionSettings, InProcess, run_cycle
-from compactor.tables.follow import TablesFollowing, choose_tables
 from compactor.tables.live import list_live_files
-from compactor.tables.sync import TableSync, WantedTable
+from compactor.tables.schedule import TableSchedule, choose_tables
+from compactor.tables.sync import DesiredTable, TableSync
 from compactor.tables.table import TableConflict, TableSnapshot
 from compactor.tables.values import table_files
 from sequencer.api.commits import ObjectKind
@@ -133,10 +133,10 @@ class World:
             executor=Here(),
         )
 
-    async def round(self, fate: Fate) -> TablesFollowing:
+    async def round(self, fate: Fate) -> TableSchedule:
         self.clock.advance(10)  # the lease of a compactor that died has ended
         sequencer = self.fated(fate)
-        following = TablesFollowing(sequencer, self.syncing(fate), self.clock)
+        following = TableSchedule(sequencer, self.syncing(fate), self.clock)
         await run_cycle(
             sequencer,
             InProcess(self.log.store, self.clock, self.log.entropy),
@@ -242,7 +242,7 @@ async def act(world: World, action: tuple[Any, ...], late: list[asyncio.Task[Any
             fate = Fate(at, may_go=asyncio.Event())
             assert fate.may_go is not None
             values = None if world.schema == "raw" else ValueFormat(world.schema)
-            wanted = WantedTable(world.log.topics["a"].topic_id, "a", LIFE_MS, values=values)
+            wanted = DesiredTable(world.log.topics["a"].topic_id, "a", LIFE_MS, values=values)
             late.append(asyncio.create_task(world.syncing(fate).sync(wanted)))
             late[-1].add_done_callback(lambda done: done.cancelled() or done.exception())
             GATES[late[-1]] = fate.may_go
@@ -426,8 +426,8 @@ def test_tables_are_those_that_topics_want_and_those_that_are_left() -> None:
     ]
     cluster = {"tailrace.table": "iceberg", "tailrace.table.snapshot.ms": "7"}
     assert list(choose_tables(topics, cluster, pins)) == [
-        WantedTable(ids[0], "own", 5),
-        WantedTable(ids[1], "by default", 7),
-        WantedTable(ids[2], "not any more", 21_600_000, is_wanted=False),
-        WantedTable(ids[3], "gone", 7, is_wanted=False),
+        DesiredTable(ids[0], "own", 5),
+        DesiredTable(ids[1], "by default", 7),
+        DesiredTable(ids[2], "not any more", 21_600_000, is_wanted=False),
+        DesiredTable(ids[3], "gone", 7, is_wanted=False),
     ]

@@ -1,8 +1,8 @@
-"""Tasks that must live as long as their process. They renew a lease, apply retention, collect garbage or export
+"""Background tasks that live as long as their process: they renew a lease, apply retention, collect garbage or export
 checkpoints.
 
 If such a task ends, more than one request fails: a lease expires or a bucket fills. So each of its rounds runs inside
-`outlived`, which logs any error with its cause. The task then continues with its next round.
+`log_and_continue`, which logs any error with its cause. The task then continues with its next round.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ def cause_of(error: BaseException) -> str:
 
 
 @contextmanager
-def outlived(log: Any, event: str, *foreseen: type[Exception], **details: object) -> Iterator[None]:
+def log_and_continue(
+    log: Any, event: str, *expected_errors: type[Exception], **details: object
+) -> Iterator[None]:
     """Log an error of the block and continue after the block.
 
-    A `foreseen` error is logged as a warning with its cause. Any other error is a bug: it is logged with its traceback,
+    An expected error is logged as a warning with its cause. Any other error is a bug: it is logged with its traceback,
     but must not end the task. Cancellation passes through.
     """
     try:
         yield
-    except foreseen as error:
+    except expected_errors as error:
         log.warning(event, cause=cause_of(error), **details)
     except Exception as error:
         log.exception(event, cause=cause_of(error), **details)
