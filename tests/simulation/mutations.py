@@ -64,6 +64,7 @@ import sequencer.rules.repeats as repeats
 import sequencer.rules.retention as retention
 import sequencer.rules.shares as shares
 import sequencer.rules.time_to_live as kept
+import sequencer.rules.tokens as tokens
 import sequencer.rules.topics as topics
 import sequencer.rules.transactions as transactions
 import sequencer.rules.upload_sessions as upload_sessions
@@ -119,6 +120,7 @@ from sequencer.store.rows import (
     AclRow,
     Changes,
     CounterRow,
+    DelegationTokenRow,
     GroupOffsetRow,
     GroupRow,
     LeaseRow,
@@ -127,6 +129,7 @@ from sequencer.store.rows import (
     ProducerRow,
     Row,
     RunRow,
+    ScramRow,
     SessionRow,
     SmallObjectRow,
     WriteRow,
@@ -1574,6 +1577,57 @@ def _takes_no_right_away(original: Any) -> Any:
     return lambda draft, request: DeletedAcls([[] for _ in request.filters])
 
 
+def _deletes_no_user(original: Any) -> Any:
+    def alter_scram(draft: Draft, request: Any, settings: Any) -> Any:
+        return original(draft, msgspec.structs.replace(request, deletes=[]), settings)
+
+    return alter_scram
+
+
+def _keeps_the_first(kind: type[Row]) -> Callable[[Any], Any]:
+    """A follower takes a row when it is new, and not when it changes."""
+
+    def plant(original: Any) -> Any:
+        def apply(self: Any, shown: Any, changes: Any) -> None:
+            rows = changes.by_kind.get(kind, {})
+            for key in [
+                key
+                for key, row in rows.items()
+                if row is not None and shown.state.get(kind, *key) is not None
+            ]:
+                del rows[key]
+            original(self, shown, changes)
+
+        return apply
+
+    return plant
+
+
+def _never_expire(original: Any) -> Any:
+    return lambda state, request, now_ms: original(state, request, 0)
+
+
+def _renewed_without_end(original: Any) -> Any:
+    def alter_token(draft: Draft, request: Any) -> Any:
+        row = draft.get(DelegationTokenRow, request.fingerprint)
+        if row is not None:
+            draft.put(replace_row(row, max_ms=row.max_ms + 60_000))
+        return original(draft, request)
+
+    return alter_token
+
+
+def _renews_nothing(original: Any) -> Any:
+    def alter_token(draft: Draft, request: Any) -> Any:
+        before = draft.get(DelegationTokenRow, request.fingerprint)
+        answer = original(draft, request)
+        if before is not None and request.period_ms > 0:
+            draft.put(before)
+        return answer
+
+    return alter_token
+
+
 def _deletes_nothing_pending(original: Any) -> Any:
     def delete_offsets(draft: Draft, request: Any) -> Steps[OffsetErrors]:
         rows = draft.pending_at({(request.group_id, *place) for place in request.partitions})
@@ -1670,6 +1724,7 @@ HOLES = {
     "plain_producers": 0,
 }
 ABORTS = {"aborts": True, "transactional_producers": 3, "partitions": 2}
+CREDENTIALS = {"credentials": True}
 DELETES = {"standalone_consumers": 2, "partitions": 2}
 TIMED = {"is_timed": True}
 GROWS = {"grows": True, "agents": 3}
@@ -2460,6 +2515,23 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a follower keeps a deleted ACL",
         [(Follower, "_apply", _follows_no_deletion(AclRow))],
         {"grants": True},
+    ),
+    Mutation("a deleted user stays", [(access, "alter_scram", _deletes_no_user)], CREDENTIALS),
+    Mutation("a follower keeps a deleted user", [(Follower, "_apply", _follows_no_deletion(ScramRow))], CREDENTIALS),
+    Mutation("a follower keeps replaced credentials", [(Follower, "_apply", _keeps_the_first(ScramRow))], CREDENTIALS),
+    Mutation("a delegation token is reported after it has expired", [(tokens, "tokens", _never_expire)], CREDENTIALS),
+    Mutation(
+        "a delegation token is renewed beyond its lifetime",
+        [(tokens, "alter_token", _renewed_without_end)],
+        CREDENTIALS,
+    ),
+    Mutation(
+        "a token's renewal is answered but not carried out", [(tokens, "alter_token", _renews_nothing)], CREDENTIALS
+    ),
+    Mutation(
+        "a follower keeps a token that was made to expire",
+        [(Follower, "_apply", _follows_no_deletion(DelegationTokenRow))],
+        CREDENTIALS,
     ),
     # --- groups whose coordinator assigns
     Mutation(

@@ -145,6 +145,8 @@ ABORT_SEEDS = 0.12
 """An operator aborts transactions (own stream)."""
 RIGHTS_SEEDS = 0.1
 """ACLs are granted and revoked (own stream)."""
+CREDENTIALS_SEEDS = 0.1
+"""A user's credentials and delegation tokens change (own stream)."""
 STANDALONE_SEEDS = 0.12
 """Consumers that are not members commit and delete positions (own stream)."""
 GROWING_SEEDS = 0.12
@@ -239,6 +241,8 @@ class Scenario:
     """A share group's start is reset now and then."""
     grants: bool = False
     """ACLs are granted and revoked."""
+    credentials: bool = False
+    """A user's credentials and delegation tokens change."""
     aborts: bool = False
     """An operator aborts transactions."""
     jobs: int = 0

@@ -51,6 +51,7 @@ from tests.simulation.clients import (
 )
 from tests.simulation.cluster import UNFORESEEN, Cluster, SimulatedAgent
 from tests.simulation.consumers import ConsumerMember, OwnerWatch
+from tests.simulation.credentials import CredentialsAdmin
 from tests.simulation.forgotten import RestingMember, RestingProducer, RestingTransactions
 from tests.simulation.groups import GroupMember, GroupProcessor, GroupWatch, may_fall
 from tests.simulation.growing import GROWING, Grower
@@ -85,6 +86,7 @@ from tests.simulation.scenario import (
     CACHE_SETTINGS,
     CALM,
     CONSUMER_SEEDS,
+    CREDENTIALS_SEEDS,
     ERASURE_SEEDS,
     FORGETFUL_SEEDS,
     FORGETFUL_SETTINGS,
@@ -215,6 +217,8 @@ def scenario_of(seed: int) -> Scenario:
         drawn = replace(drawn, aborts=True)
     if is_usual and entropy_of(seed, "rights").fraction() < RIGHTS_SEEDS:
         drawn = replace(drawn, grants=True)
+    if is_usual and entropy_of(seed, "credentials").fraction() < CREDENTIALS_SEEDS:
+        drawn = replace(drawn, credentials=True)
     luck = entropy_of(seed, "standalone consumers")
     if is_usual and luck.fraction() < STANDALONE_SEEDS:
         drawn = replace(drawn, standalone_consumers=1 + luck.below(2))
@@ -643,6 +647,9 @@ class World:
         if scenario.grants:
             granter = Granter(self, "granter")
             self._followers.append(self._follow(granter, granter.run(2 * scenario.batches)))
+        if scenario.credentials:
+            admin = CredentialsAdmin(self, "credentials-admin")
+            self._followers.append(self._follow(admin, admin.run(3 * scenario.batches)))
         if scenario.aborts:
             operator = Operator(self, "operator")
             self._followers.append(self._follow(operator, operator.run(self._transacted())))
