@@ -2,11 +2,11 @@
 
     uniform   evenly, with the fewest moves: no reader has two partitions more than another
     range     neighbouring partitions of a topic to one reader, readers in the order of their ids
-    shared    for share groups: a partition may go to several readers, so that every reader has one
+    shared    for share groups: evenly; a partition goes to several readers if there are more readers than partitions
 
 Each partition of a subscribed topic gets one of the topic's subscribers, or more in a share group.
 
-The assignors of consumer groups work in steps, and report how many topics or partitions they processed.
+They work in steps, and report how many topics or partitions they processed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def range_(members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]) ->
     """Give each reader neighbouring partitions; the first readers get one more if they don't divide evenly."""
     target: dict[str, Assignment] = {member_id: {} for member_id in members}
     in_order = sorted(members, key=lambda member_id: (members[member_id].instance_id or member_id, member_id))
-    for readers, topics in (yield from _by_readers(members, in_order, partitions)):
+    read = {member_id: member.topics for member_id, member in members.items()}
+    for readers, topics in (yield from _by_readers(read, in_order, partitions)):
         for topic_id in topics:
             count = partitions[topic_id]
             each, more = divmod(count, len(readers))
@@ -102,26 +103,49 @@ def uniform(
     return target
 
 
-def shared(readers: Mapping[str, frozenset[UUID]], partitions: Mapping[UUID, int]) -> dict[str, Assignment]:
-    """Deal partitions to readers, and readers to partitions, one by one, until every partition and every reader has
-    been dealt. Readers of the same topics are dealt together, in the given order."""
-    target: dict[str, dict[UUID, set[int]]] = {member_id: defaultdict(set) for member_id in readers}
-    same: dict[frozenset[UUID], list[str]] = defaultdict(list)
-    for member_id, topics in readers.items():
-        same[topics].append(member_id)
-    for topics, members in same.items():
-        topic_partitions = [
-            (topic_id, partition)
-            for topic_id in sorted(topics & partitions.keys())
-            for partition in range(partitions[topic_id])
+def shared(
+    readers: Mapping[str, frozenset[UUID]], partitions: Mapping[UUID, int]
+) -> Steps[dict[str, Assignment]]:
+    """Deal each partition to the reader with the fewest, and then a partition to each reader that has none. In each
+    case the first readers, in the given order, come first. So no more is dealt than there are partitions and readers.
+    """
+    order = list(readers)
+    loads = [0] * len(order)
+    places = {member_id: place for place, member_id in enumerate(order)}
+    held: list[dict[UUID, set[int]]] = [defaultdict(set) for _ in order]
+    by_readers = yield from _by_readers(readers, order, partitions)
+    for members, topics in sorted(by_readers, key=lambda shared: len(shared[0])):
+        heap = [(loads[places[member_id]], places[member_id]) for member_id in members]
+        heapq.heapify(heap)
+        yield len(heap)
+        for topic_id in topics:
+            for partition in range(partitions[topic_id]):
+                load, place = heap[0]
+                held[place][topic_id].add(partition)
+                loads[place] = load + 1
+                heapq.heapreplace(heap, (load + 1, place))
+            yield 1 + partitions[topic_id]
+    idle: dict[frozenset[UUID], list[int]] = defaultdict(list)
+    for place, member_id in enumerate(order):
+        if not loads[place]:
+            idle[readers[member_id]].append(place)
+    for topics_read, waiting in idle.items():
+        read = _sorted(topics_read & partitions.keys())
+        yield 1 + len(topics_read)
+        dealt = [
+            (topic_id, each) for topic_id in read[: len(waiting)] for each in range(partitions[topic_id])
         ]
-        for number in range(max(len(topic_partitions), len(members)) if topic_partitions else 0):
-            topic_id, partition = topic_partitions[number % len(topic_partitions)]
-            target[members[number % len(members)]][topic_id].add(partition)
-    return {
-        member_id: {topic_id: frozenset(held) for topic_id, held in topics.items()}
-        for member_id, topics in target.items()
-    }
+        for number, place in enumerate(waiting if dealt else ()):
+            topic_id, partition = dealt[number % len(dealt)]
+            held[place][topic_id].add(partition)
+        yield len(dealt) + len(waiting)
+    target: dict[str, Assignment] = {}
+    for member_id, topics_held in zip(order, held, strict=True):
+        assigned = target[member_id] = {}
+        for topic_id, of_topic in topics_held.items():
+            assigned[topic_id] = frozenset(of_topic)
+            yield 1 + len(of_topic)
+    return target
 
 
 ASSIGNORS: dict[str, Assignor] = {"uniform": uniform, "range": range_}
@@ -201,7 +225,8 @@ def _sorted(topic_ids: Iterable[UUID]) -> list[UUID]:
 def _shares_of(members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]) -> Steps[list[_Share]]:
     """Group the topics by their readers. Topics with the fewest readers come first, because their partitions have the
     least choice."""
-    by_readers = yield from _by_readers(members, sorted(members), partitions)
+    read = {member_id: member.topics for member_id, member in members.items()}
+    by_readers = yield from _by_readers(read, sorted(members), partitions)
     shares = []
     for readers, topics in sorted(by_readers, key=lambda shared: len(shared[0])):
         free: dict[UUID, set[int]] = {}
@@ -214,13 +239,13 @@ def _shares_of(members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]
 
 
 def _by_readers(
-    members: Mapping[str, Subscriber], in_order: Sequence[str], partitions: Mapping[UUID, int]
+    topics_read: Mapping[str, frozenset[UUID]], in_order: Sequence[str], partitions: Mapping[UUID, int]
 ) -> Steps[list[tuple[list[str], list[UUID]]]]:
     """Group the subscribed topics by their readers, in the given order. Members with the same subscription are
     processed once: a group may have thousands of members and of topics, but mostly has one subscription."""
     alike: dict[frozenset[UUID], list[int]] = defaultdict(list)
     for place, member_id in enumerate(in_order):
-        alike[members[member_id].topics].append(place)
+        alike[topics_read[member_id]].append(place)
     readers: dict[UUID, list[int]] = defaultdict(list)
     for number, topics in enumerate(alike):
         for some in in_parts(list(topics), TOPICS_IN_A_STEP):

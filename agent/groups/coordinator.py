@@ -261,7 +261,7 @@ class GroupCoordinator:
         """ShareGroupHeartbeat: a member joins, stays in or leaves a share group. A share group stays one when it is
         empty, because no other group type can use its state."""
 
-        def act(group: AnyGroup, now: float) -> ShareHeartbeatAnswer:
+        def act(group: AnyGroup, now: float) -> Steps[ShareHeartbeatAnswer]:
             assert isinstance(group, ShareGroup), "the group has the requested type"
             _refuse_unless(self.bytes.may_subscribe(group, request))
             return self._configured(group).heartbeat(now, request, self._topics)

@@ -26,7 +26,7 @@ from agent.groups.consumer_group import JOINS, LEAVES, Topics
 from agent.groups.group import Answer
 from sequencer.api.groups import SHARE_GROUP, OffsetPosition
 from tailrace.kafka.error_codes import ErrorCode
-from tailrace.turns import Steps, at_once
+from tailrace.turns import Steps
 
 ASSIGNOR = "simple"
 """Kafka's name for its only assignor of share groups."""
@@ -137,8 +137,9 @@ class ShareGroup:
 
     # --- ShareGroupHeartbeat
 
-    def heartbeat(self, now: float, request: ShareHeartbeat, topics: Topics) -> ShareHeartbeatAnswer:
-        """Handle a heartbeat: join, continue or leave."""
+    def heartbeat(self, now: float, request: ShareHeartbeat, topics: Topics) -> Steps[ShareHeartbeatAnswer]:
+        """Handle a heartbeat: join, continue or leave. Steps count topics and partitions; the group must not be used
+        otherwise between them."""
         refusal = self._refusal(request)
         if refusal is not None:
             return refusal
@@ -152,7 +153,7 @@ class ShareGroup:
         if self._take(member, request) or is_changed:
             self._raise_epoch()
         if self.assigned_epoch < self.epoch or topics is not self._known:
-            self._assign(topics)
+            yield from self._assign(topics)
         has_changed = request.epoch != self.epoch or request.topics is not None
         member.epoch, member.session_deadline = self.epoch, now + self.session_seconds
         return ShareHeartbeatAnswer(ErrorCode.NONE, self.epoch, member.assigned if has_changed else None)
@@ -201,24 +202,24 @@ class ShareGroup:
         self.epoch = self.assigned_epoch + 1
         self.is_dirty = True
 
-    def _assign(self, topics: Topics) -> None:
+    def _assign(self, topics: Topics) -> Steps[None]:
         """Look up the partitions that are read, and assign them again if they or the members have changed."""
-        names = at_once(self.subscribed_topics())
+        names = yield from self.subscribed_topics()
         read = [topics[name].topic for name in sorted(names) if name in topics]
         partitions = {topic.topic_id: topic.partitions for topic in read}
+        yield len(read)
         self._known = topics
         if partitions != self.partitions:
             self.partitions = partitions
             self._raise_epoch()
         if self.assigned_epoch == self.epoch:
             return
-        readers = {
-            member.member_id: frozenset(
-                topics[name].topic.topic_id for name in member.topics if name in topics
-            )
-            for member in self.members.values()
-        }
-        for member_id, assigned in shared(readers, partitions).items():
+        readers: dict[str, frozenset[UUID]] = {}
+        for member in self.members.values():
+            found = (topics[name].topic.topic_id for name in member.topics if name in topics)
+            readers[member.member_id] = frozenset(found)
+            yield 1 + len(member.topics)
+        for member_id, assigned in (yield from shared(readers, partitions)).items():
             self.members[member_id].assigned = assigned
         self.assigned_epoch = self.epoch
 

@@ -28,34 +28,35 @@ class StoredShareMember(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StoredShareGroup(msgspec.Struct, array_like=True, frozen=True):
-    """The blob of a group's row. Fields are only ever appended."""
+    """The blob of a group's row. Fields are only ever appended. `members`: each a StoredShareMember, encoded by itself,
+    so that they are encoded and decoded in steps."""
 
     version: int
     assigned_epoch: int
     partitions: list[tuple[UUID, int]]
-    members: list[StoredShareMember]
+    members: list[msgspec.Raw]
 
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(StoredShareGroup)
+_MEMBER_DECODER = msgspec.msgpack.Decoder(StoredShareMember)
 
 
 def stored(group: ShareGroup) -> Steps[GroupState]:
-    """Return the row of the group. Steps count topics and partitions."""
+    """Return the row of the group, in steps."""
     members = []
     for member in group.members.values():
         assigned = yield from stored_assignment(member.assigned)
-        members.append(
-            StoredShareMember(
-                member_id=member.member_id,
-                rack_id=member.rack_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                topics=sorted(member.topics),
-                epoch=member.epoch,
-                assigned=assigned,
-            )
+        stored_member = StoredShareMember(
+            member_id=member.member_id,
+            rack_id=member.rack_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            topics=sorted(member.topics),
+            epoch=member.epoch,
+            assigned=assigned,
         )
+        members.append(msgspec.Raw(_ENCODER.encode(stored_member)))
         yield 1 + len(member.topics)
     blob = StoredShareGroup(VERSION, group.assigned_epoch, list(group.partitions.items()), members)
     return GroupState(
@@ -72,14 +73,15 @@ def stored(group: ShareGroup) -> Steps[GroupState]:
 def restored(
     state: GroupState, now: float, session_seconds: float, max_size: int, max_bytes: int
 ) -> Steps[ShareGroup]:
-    """Restore the group from a row, with every session restarted at `now`. Steps count topics and partitions."""
+    """Restore the group from a row, with every session restarted at `now`, in steps."""
     group = ShareGroup(state.group_id, session_seconds, max_size, max_bytes, epoch=state.generation)
     if not state.blob:
         return group
     blob = _DECODER.decode(state.blob)
     check_version(state, blob.version, VERSION)
     group.assigned_epoch, group.partitions = blob.assigned_epoch, dict(blob.partitions)
-    for member in blob.members:
+    for encoded in blob.members:
+        member = _MEMBER_DECODER.decode(encoded)
         group.members[member.member_id] = ShareMember(
             member_id=member.member_id,
             rack_id=member.rack_id,

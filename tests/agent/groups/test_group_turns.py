@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from agent.catalog import KnownTopic
-from agent.groups import classic_members, stored_consumer_group
+from agent.groups import classic_members, stored_consumer_group, stored_share_group
 from agent.groups.consumer_group import (
     JOINS,
     LEAVES,
@@ -24,8 +24,9 @@ from agent.groups.consumer_group import (
 )
 from agent.groups.coordinator import ASSIGNED_IN_A_TURN
 from agent.groups.group import Group, GroupMember, GroupPhase, JoinRequest, SyncRequest
+from agent.groups.share_group import ShareGroup, ShareHeartbeat, ShareMember
 from agent.groups.subscription import write_assignment
-from agent.handlers import consumer_groups
+from agent.handlers import consumer_groups, share_groups
 from sequencer.api.topics import Topic
 from tailrace.configs.topic_config import topic_settings
 from tailrace.kafka.embedded import write_embedded
@@ -246,3 +247,26 @@ def test_instances_that_a_classic_group_does_not_know_leave_it_in_a_short_turn()
     leaving = [("", f"i{number}") for number in range(group.max_size)]
     assert set(turns_of(leave)) == {ErrorCode.NONE}
     assert not group.members and group.leader is None
+
+
+@pytest.mark.parametrize("differs", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+@least_of_three
+def test_members_share_all_partitions_in_short_turns(shape: tuple[int, int], differs: bool) -> None:
+    group, topics = ShareGroup("g"), topics_of(*shape)
+    by_id = {known.topic.topic_id: known for known in topics.values()}
+    count = min(group.max_size, group.max_bytes // sum(map(len, topics)))
+    for number in range(count - 1):
+        without = f"t{number % shape[0]}" if differs else ""
+        name = f"m{number}"
+        group.members[name] = ShareMember(name, topics=frozenset(topics.keys() - {without}))
+
+    joining = ShareHeartbeat("last", JOINS, topics=frozenset(topics))
+    assert turns_of(lambda: group.heartbeat(0.0, joining, topics)).code is ErrorCode.NONE
+
+    row = turns_of(lambda: stored_share_group.stored(group))
+    restored = turns_of(lambda: stored_share_group.restored(row, 0.0, 45.0, 200, 4 << 20))
+    described = turns_of(lambda: share_groups._description(group, by_id))
+    loads = [sum(map(len, member.assigned.values())) for member in restored.members.values()]
+    assert sum(loads) == shape[0] * shape[1] and max(loads) <= sum(loads) // count + 100
+    assert len(described.members) == count

@@ -22,7 +22,7 @@ def beat(
     group: ShareGroup, member: str, epoch: int, *names: str, now: float = 0.0, known: object = None
 ) -> ShareHeartbeatAnswer:
     asked = ShareHeartbeat(member, epoch, topics=frozenset(names) if names else None)
-    return group.heartbeat(now, asked, KNOWN if known is None else known)  # type: ignore[arg-type]
+    return at_once(group.heartbeat(now, asked, KNOWN if known is None else known))  # type: ignore[arg-type]
 
 
 def test_a_member_that_is_alone_reads_all_partitions() -> None:
@@ -121,7 +121,7 @@ def test_the_next_coordinator_goes_on_and_stores_nothing() -> None:
 def test_every_partition_that_is_read_has_a_reader_and_every_reader_a_partition(
     readers: dict[str, frozenset[UUID]], partitions: dict[UUID, int]
 ) -> None:
-    target = shared(readers, partitions)
+    target = at_once(shared(readers, partitions))
 
     held = {
         (topic, partition)
@@ -134,3 +134,15 @@ def test_every_partition_that_is_read_has_a_reader_and_every_reader_a_partition(
     for member, topics_read in readers.items():
         assert bool(target[member]) == bool(topics_read & partitions.keys())
         assert target[member].keys() <= topics_read
+    assert all(target[each] or not topics & partitions.keys() for each, topics in readers.items())
+    dealt = [len(numbers) for each in target.values() for numbers in each.values()]
+    assert sum(dealt) <= sum(partitions.values()) + len(readers)
+
+
+def test_members_of_different_subscriptions_share_the_topics_that_they_have_in_common() -> None:
+    group = ShareGroup("g")
+    beat(group, "a", JOINS, "events")
+    beat(group, "b", JOINS, "events", "other")
+
+    assert group.members["a"].assigned == {EVENTS: frozenset({0, 1, 3})}
+    assert group.members["b"].assigned == {OTHER: frozenset({0}), EVENTS: frozenset({2})}
