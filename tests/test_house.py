@@ -25,7 +25,6 @@ BY_POSITION = {
     "RunRow": "one for each run of each commit",
     "StoredBatch": "one for each batch that is decoded",
     "_Call": "one for each request",
-    "_submitted": "one for each request",
     "copy_bytes": "numba passes arguments by position",
     "decode": "numba passes arguments by position",
     "pack": "the standard library's",

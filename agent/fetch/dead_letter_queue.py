@@ -70,9 +70,13 @@ class DeadLetterQueue:
             self._is_waiting.clear()
             while self._waiting:
                 some = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]
-                await asyncio.gather(*(_write(write_dead_letters, undeliverable) for undeliverable in some))
+                await asyncio.gather(
+                    *(_log_and_continue(write_dead_letters, undeliverable) for undeliverable in some)
+                )
 
 
-async def _write(write_dead_letters: WriteDeadLetters, undeliverable: UndeliverableRecords) -> None:
+async def _log_and_continue(
+    write_dead_letters: WriteDeadLetters, undeliverable: UndeliverableRecords
+) -> None:
     with log_and_continue(log, "dead letters could not be written; they are retried", SequencerError):
         await write_dead_letters(undeliverable)

@@ -397,7 +397,7 @@ class Lane:
             if answer is None:
                 buffer.fail(FlushFailure("timeout", "the upload session ended before the commit"))
                 return
-            self._settle(session, buffer, description, proposals, answer)
+            self._settle(session, buffer, description, proposals, answer=answer)
         except Exception:
             buffer.fail(FlushFailure("storage", "the flush was given up"))
             await self._commit(session, number, None, [], deadline=None)  # later numbers wait for this one
