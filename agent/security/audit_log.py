@@ -35,9 +35,17 @@ class Audit:
             "a client has logged in", peer=host, listener=listener, mechanism=mechanism, principal=principal
         )
 
-    def login_failed(self, host: str, listener: str, mechanism: str, reason: str) -> None:
+    def login_failed(self, host: str, listener: str, mechanism: str, reason: str, user: str = "") -> None:
+        """Note a failed login. `user`: the name that the client gave, without proof; empty if it gave none."""
         self._telemetry.logins.labels(listener, mechanism, "failure").inc()
-        self._write("a login failed", peer=host, listener=listener, mechanism=mechanism, reason=reason[:300])
+        self._write(
+            "a login failed",
+            peer=host,
+            listener=listener,
+            mechanism=mechanism,
+            user=user[:300],
+            reason=reason[:300],
+        )
 
     def refused(
         self, *, host: str, principal: str, api: str, resource_type: str, resource: str, operation: str

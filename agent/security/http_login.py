@@ -83,7 +83,8 @@ class HttpLogins:
             return admission.access(user, listener=listener, host=host, by_password=is_basic)
         except (LoginFailed, NoTenant) as error:
             self.limits.login_failed(host)
-            admission.audit.login_failed(host, listener, scheme, str(error))
+            claimed = error.user if isinstance(error, LoginFailed) else user
+            admission.audit.login_failed(host, listener, scheme, str(error), claimed)
             await self._clock.sleep(self._delay_seconds)
             raise LoginFailed(str(error)) from error
 
@@ -122,7 +123,7 @@ class HttpLogins:
         except ValueError:
             raise LoginFailed("the header is not Base64 of USER:PASSWORD") from None
         if not is_name(user) or not password or not await self._users.check_password(prefix + user, password):
-            raise LoginFailed("Invalid username or password")
+            raise LoginFailed("Invalid username or password", user)
         return Login(user)
 
 

@@ -283,19 +283,19 @@ class SaslSession:
             return None
         except LoginFailed as error:
             reason = f"{error}: {error.__cause__}" if error.__cause__ else str(error)
-            self._failed(connection, reason)
+            self._failed(connection, reason, error.user)
             await context.clock.sleep(context.settings.failed_authentication_delay_ms / 1000)
             return SaslAuthenticateResponse(
                 error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=str(error)
             )
         return SaslAuthenticateResponse(auth_bytes=step.token, session_lifetime_ms=lifetime_ms)
 
-    def _failed(self, connection: KafkaConnection, reason: str) -> None:
+    def _failed(self, connection: KafkaConnection, reason: str, user: str = "") -> None:
         """Count the failed login, once; also if the client hangs up before it gets the answer."""
         if not self._has_failed:
             self._has_failed = True
             self._context.audit.login_failed(
-                connection.peer_host, self._context.listener.name, self._mechanism, reason
+                connection.peer_host, self._context.listener.name, self._mechanism, reason, user
             )
             self._context.limits.login_failed(connection.peer_host)
 
@@ -310,7 +310,7 @@ class SaslSession:
                 by_token=login.by_token,
             )
         except NoTenant as error:
-            raise LoginFailed("the user belongs to no tenant") from error
+            raise LoginFailed("the user belongs to no tenant", login.user) from error
         principal = access.principal
         if self._logged_in_by not in ("", principal):
             raise LoginFailed("Cannot change principals during re-authentication")

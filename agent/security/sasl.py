@@ -30,7 +30,12 @@ TOKEN_EXTENSION = ",tokenauth="
 
 
 class LoginFailed(Exception):
-    """The login failed. The message is for the client, and does not help an attacker."""
+    """The login failed. The message is for the client, and does not help an attacker. `user`: the name that the client
+    gave, as far as known, for the audit log."""
+
+    def __init__(self, message: str, user: str = "") -> None:
+        super().__init__(message)
+        self.user = user
 
 
 class CredentialsChanged(Exception):
@@ -79,9 +84,9 @@ class PlainExchange:
             raise LoginFailed("Invalid SASL/PLAIN response")
         acts_as, user, password = parts
         if acts_as not in ("", user):
-            raise LoginFailed("Client requested an authorization id that is different from username")
+            raise LoginFailed("Client requested an authorization id that is different from username", user)
         if not await self._users.check_password(self._prefix + user, password):
-            raise LoginFailed("Invalid username or password")
+            raise LoginFailed("Invalid username or password", user)
         return Step(b"", Login(user))
 
 
@@ -113,7 +118,7 @@ class ScramExchange:
                 return await self._first(text)
             self._server.set_client_final(text)
         except ScramException as error:
-            raise LoginFailed(self._failed) from error
+            raise LoginFailed(self._failed, self._user) from error
         return Step(self._server.get_server_final().encode(), await self._proven())
 
     async def _proven(self) -> Login:
@@ -125,7 +130,7 @@ class ScramExchange:
         return login if self._users.are_current(stored) else self._overtaken()
 
     def _overtaken(self) -> NoReturn:
-        raise LoginFailed(self._failed) from CredentialsChanged(
+        raise LoginFailed(self._failed, self._user) from CredentialsChanged(
             "the credentials were deleted or changed meanwhile"
         )
 
@@ -133,7 +138,7 @@ class ScramExchange:
         message, extension = _without_extension(message)
         self._begin(message, None)
         if not is_name(self._user):
-            raise LoginFailed(self._failed)
+            raise LoginFailed(self._failed, self._user)
         if extension.lower() == f"{TOKEN_EXTENSION}true":
             stored = await self._token_credentials()
         else:

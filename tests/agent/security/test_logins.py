@@ -130,7 +130,9 @@ def test_a_wrong_password_and_an_unknown_user_are_refused_alike(
             "logins_total", listener="SASL_PLAINTEXT", mechanism=mechanism, result="failure"
         )
         assert failed >= 1
-        assert secured.wired.told("a login failed")
+        line = secured.wired.told("a login failed")[0]
+        assert (line["user"], line["peer"]) == (user, "127.0.0.1"), "who has to be told of the mistake"
+        assert password not in str(line)
 
     run_secured(scenario, tmp_path, "SASL_PLAINTEXT")
 
