@@ -116,6 +116,25 @@ def code_of(error: Exception) -> ErrorCode:
     return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
+_CODES_OF_FETCHES = frozenset(
+    {
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    }
+)
+
+
+def fetch_code_of(error: Exception) -> ErrorCode:
+    """Return the code for a partition of a fetch. If the sequencer can't be asked, it is NOT_LEADER_OR_FOLLOWER: every
+    client then looks for the leader and retries. Java's consumer throws at REQUEST_TIMED_OUT and at most other codes,
+    which ends its application."""
+    code = code_of(error)
+    return code if code in _CODES_OF_FETCHES else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
 PARTITION_CODES: dict[PartitionError, ErrorCode] = {
     PartitionError.NONE: ErrorCode.NONE,
     PartitionError.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

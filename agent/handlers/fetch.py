@@ -18,7 +18,7 @@ from uuid import UUID
 import structlog
 
 from agent.catalog import KnownTopic, has
-from agent.errors import EXPECTED, PARTITION_CODES, code_of
+from agent.errors import EXPECTED, PARTITION_CODES, fetch_code_of
 from agent.fetch.alignment import NO_END, aligned_ends
 from agent.fetch.fetch_memory import FetchGrant
 from agent.fetch.fetch_sessions import FetchContext, PartitionKey, RequestedPartition
@@ -177,7 +177,7 @@ async def _filled(
             grant = await fill(services, request, partitions, is_aligned=True)
     except SequencerError as error:
         release(grant)
-        code = code_of(error)
+        code = fetch_code_of(error)
         log.warning("a fetch got no answer from the sequencer", error=str(error))
         services.telemetry.fetch_failures.labels(code.name).inc(len(fetch.partitions))
         return await _failed(fetch, code), None
@@ -607,7 +607,7 @@ def _refuse(services: Services, partition: PartitionFetch, error: BaseException)
     """Answer a partition whose records can't be read with the error's code. Raises unexpected errors."""
     if not isinstance(error, EXPECTED):
         raise error
-    partition.row.error_code = code = code_of(error)
+    partition.row.error_code = code = fetch_code_of(error)
     services.telemetry.fetch_failures.labels(code.name).inc()
     offset, corrupt = partition.requested.fetch_offset, {}
     if code is ErrorCode.CORRUPT_MESSAGE and partition.found is not None:

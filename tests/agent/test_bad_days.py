@@ -151,11 +151,11 @@ def test_a_database_that_is_away_is_a_time_out_and_all_goes_on_when_it_is_back(t
         wired.rows.is_away = False
 
         assert refused.error_code == ErrorCode.REQUEST_TIMED_OUT
-        assert unread.error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert unread.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert wired.told("no answer to a commit yet; its producers are told to retry")
         assert wired.told("a fetch got no answer from the sequencer")
         assert wired.metric("flush_failures_total", reason="timeout") == 1
-        assert wired.metric("fetch_failures_total", error="REQUEST_TIMED_OUT") == 1
+        assert wired.metric("fetch_failures_total", error="NOT_LEADER_OR_FOLLOWER") == 1
 
         # Told to retry is not told that it is lost: the commit goes on and the batch may be there, whole.
         async with asyncio.timeout(PATIENCE_SECONDS):

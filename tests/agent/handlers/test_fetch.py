@@ -18,6 +18,13 @@ from cache.chunk_cache import ChunkCache
 from cache.mixed_reader import MixedReader
 from cache.reader import BatchReader
 from cache.settings import CacheSettings
+from sequencer.api.errors import (
+    IncarnationChanged,
+    LeaseLost,
+    SequencerError,
+    SequencerOverloaded,
+    SequencerUnavailable,
+)
 from sequencer.api.topics import CreateTopic, DeleteTopic, Topic
 from tailrace.batches.record_batch import split
 from tailrace.ids import TopicPartition
@@ -216,7 +223,7 @@ def test_a_sequencer_or_store_that_is_away_is_a_retriable_error() -> None:
         topic = await filled(bench)
         bench.sequencer.is_away = True
         (row,) = rows_of(await fetch(bench, request_of(topic, (0, 0))))
-        assert row.error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     run(scenario)
 
@@ -337,6 +344,32 @@ def test_a_reader_of_old_records_gets_ahead_in_no_partition(monkeypatch: pytest.
                 at[row.partition_index] += len(offsets(row))
             assert abs(at[0] - at[1]) <= 5
         assert at == [40, 40]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SequencerUnavailable("away"),
+        SequencerOverloaded("busy"),
+        IncarnationChanged("recovered"),
+        LeaseLost("expired"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_consumer_is_told_to_come_again_when_the_sequencer_can_not_be_asked(
+    monkeypatch: pytest.MonkeyPatch, error: SequencerError
+) -> None:
+    async def away(*asked: Any) -> Any:
+        raise error
+
+    async def scenario(bench: AgentBench) -> None:
+        topic = await filled(bench)
+        monkeypatch.setattr(bench.services.tail, "find", lambda *asked: None)
+        monkeypatch.setattr(bench.sequencer, "find_batches", away)
+        (row,) = rows_of(await fetch(bench, request_of(topic, (0, 0))))
+        assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, "Java's consumer throws at other codes"
 
     run(scenario)
 
