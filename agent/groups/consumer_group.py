@@ -648,19 +648,23 @@ class ConsumerGroup:
         *,
         positions: Sequence[OffsetPosition] | None = None,
         is_transactional: bool = False,
+        names_epochs: bool = True,
     ) -> ErrorCode:
         """Whether this member may commit these positions now: at its epoch, or at an earlier one if it has held all
-        their partitions since then (KIP-1251). With `positions` None only its epoch is valid. As in Kafka, an instance
-        id that nobody holds is not looked at."""
+        their partitions since then (KIP-1251). With `positions` None only its epoch is valid. `names_epochs`: the
+        version of the request is one for members of the new protocol. As in Kafka, an instance id that nobody holds is
+        not looked at."""
         is_held = instance_id is not None and self.static_member(instance_id) is not None
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE if self._is_dead else ErrorCode.NONE
         code = code or self.code_of_member(member_id, instance_id if is_held else None)
         if code is not ErrorCode.NONE:
             return code
         member = self.members[member_id]
+        names_generation = is_transactional or member.classic is not None
+        if not names_epochs and not names_generation:
+            return ErrorCode.UNSUPPORTED_VERSION
         if epoch == member.epoch or (positions is not None and self._held_at(member, epoch, positions)):
             return ErrorCode.NONE
-        names_generation = is_transactional or member.classic is not None
         return ErrorCode.ILLEGAL_GENERATION if names_generation else ErrorCode.STALE_MEMBER_EPOCH
 
     def _held_at(self, member: Consumer, epoch: int, positions: Sequence[OffsetPosition]) -> bool:

@@ -299,11 +299,12 @@ class GroupCoordinator:
         transaction: TransactionRef | None = None,
         joins: bool = False,
         number: int = -1,
+        names_epochs: bool = True,
     ) -> OffsetErrors:
         """OffsetCommit: by a member of this generation, or (generation -1, no member) for an empty group.
 
         TxnOffsetCommit if `transaction` is given; then generation -1 and no member mean a client that doesn't send
-        them.
+        them. `names_epochs`: the version of the request is one for members of KIP-848's protocol.
 
         Raises:
             GroupRefusal: applies to all partitions.
@@ -331,12 +332,14 @@ class GroupCoordinator:
                 return await self._sequencer.commit_offsets(msgspec.structs.replace(request, member_id=""))
             except StaleGroup as error:
                 raise GroupRefusal(ErrorCode.UNKNOWN_MEMBER_ID) from error
-        return await self._commit_of_member(request, instance_id)
+        return await self._commit_of_member(request, instance_id, names_epochs=names_epochs)
 
-    async def _commit_of_member(self, request: CommitOffsets, instance_id: str | None) -> OffsetErrors:
+    async def _commit_of_member(
+        self, request: CommitOffsets, instance_id: str | None, *, names_epochs: bool
+    ) -> OffsetErrors:
         group_id, fenced = request.group_id, request
         for _ in range(MAX_ATTEMPTS):
-            await self._may_commit(request, instance_id)
+            await self._may_commit(request, instance_id, names_epochs=names_epochs)
             held = self._held.get(group_id)
             if held is not None:
                 fence = held.generation  # for a consumer group it differs from its members' epochs
@@ -359,7 +362,9 @@ class GroupCoordinator:
         is_unnamed = not member_id and instance_id is None
         return is_unnamed or await self.look(group_id, lambda group: not group.members)
 
-    async def _may_commit(self, request: CommitOffsets, instance_id: str | None) -> None:
+    async def _may_commit(
+        self, request: CommitOffsets, instance_id: str | None, *, names_epochs: bool
+    ) -> None:
         code = await self._step(
             request.group_id,
             lambda group, now: group.commit(
@@ -369,6 +374,7 @@ class GroupCoordinator:
                 request.generation,
                 positions=request.offsets,
                 is_transactional=request.transaction is not None,
+                names_epochs=names_epochs,
             ),
         )
         if code is not ErrorCode.NONE:

@@ -492,7 +492,6 @@ class Group:
         self.protocol = self._vote()
         self.phase = GroupPhase.COMPLETING_REBALANCE
         self._sync_deadline = now + max(member.rebalance_seconds for member in self.members.values())
-        self._assign({})
         for member in self.members.values():
             member.has_synced = False
         for member in joined:
@@ -528,7 +527,7 @@ class Group:
             return
         member = self.members[request.member_id]
         is_awaited = self.phase is GroupPhase.COMPLETING_REBALANCE and member.member_id == self.leader
-        if is_awaited and self._kept_bytes + _bytes_of(request.assignments) > self.max_bytes:
+        if is_awaited and self._bytes_with(request.assignments) > self.max_bytes:
             self._answers.append((ticket, SyncAnswer(ErrorCode.INVALID_REQUEST)))
             return
         if member.sync_ticket is not None:
@@ -545,6 +544,11 @@ class Group:
             return  # wait for the leader's
         if self._sync_deadline is not None and all(other.has_synced for other in self.members.values()):
             self._sync_deadline = None
+
+    def _bytes_with(self, assignments: list[tuple[str, bytes]]) -> int:
+        """Return the group's bytes once these assignments have replaced the present ones."""
+        replaced = sum(len(member.assignment) for member in self.members.values())
+        return self._kept_bytes - replaced + _bytes_of(assignments)
 
     def _answer_sync(self, now: float, member: GroupMember) -> None:
         if member.sync_ticket is not None:
@@ -581,6 +585,7 @@ class Group:
         *,
         positions: Sequence[OffsetPosition] | None = None,
         is_transactional: bool = False,
+        names_epochs: bool = True,
     ) -> ErrorCode:
         """Whether this member may commit offsets now. Before the next generation is made it may: it still owns its
         partitions.

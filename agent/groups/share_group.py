@@ -238,6 +238,7 @@ class ShareGroup:
         *,
         positions: Sequence[OffsetPosition] | None = None,
         is_transactional: bool = False,
+        names_epochs: bool = True,
     ) -> ErrorCode:
         """Whether this member may commit positions: share groups have none."""
         return ErrorCode.GROUP_ID_NOT_FOUND

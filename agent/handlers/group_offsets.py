@@ -49,6 +49,8 @@ from tailrace.turns import Steps, Turns
 
 POSITION_BYTES = 512
 """Estimated bytes of a position, as object and encoded, without its metadata."""
+NAMES_EPOCHS = 9
+"""From this version on, OffsetCommit is for members of KIP-848's protocol, too."""
 BY_ID = 10
 """From this version on, OffsetCommit and OffsetFetch name topics by their ids (KIP-848)."""
 
@@ -115,6 +117,7 @@ async def offset_commit(
             generation=request.generation_id_or_member_epoch,
             offsets=positions,
             retention_ms=request.retention_time_ms,
+            names_epochs=context.api_version >= NAMES_EPOCHS,
         )
         services.copy_queue.committed(request.group_id, positions)
         for row, problem in zip(rows, done.errors, strict=True):

@@ -91,7 +91,9 @@ class CredentialsAdmin(Client):
         """Give the user other credentials, or delete the user."""
         wanted: list[ScramCredentials] = []
         if self.luck.below(3):
-            wanted = [ScramCredentials(USER, b"salt of the user", number.to_bytes(32), number.to_bytes(32), 4_096)]
+            wanted = [
+                ScramCredentials(USER, b"salt of the user", number.to_bytes(32), number.to_bytes(32), 4_096)
+            ]
         await remote.alter_scram(AlterScram(wanted, [] if wanted else [USER]))
         for _ in range(2):
             users = (await remote.security(SecurityRequest())).users or []

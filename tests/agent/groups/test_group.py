@@ -520,3 +520,20 @@ def check_what_is_kept(group: Group, now: float) -> None:
     exact = group.next_deadline(now)
     group._nothing_before = kept
     assert exact is None or (kept is not None and kept <= exact)
+
+
+def test_members_keep_their_assignments_until_the_next_ones_come() -> None:
+    driver = Driver()
+    driver.join(fresh="a")
+    driver.sync("a", 1, {"a": b"first"})
+    driver.group.max_bytes = driver.group._kept_bytes + len(b"longer")
+
+    driver.join("a")
+    assert driver.group.phase is GroupPhase.COMPLETING_REBALANCE
+    assert driver.group.members["a"].assignment == b"first"
+    answer = driver.sync("a", 2, {"a": b"longer"})
+
+    assert driver.answers[answer].assignment == b"longer", "the next ones are not counted twice"
+    driver.join("a")
+    driver.sync("a", 3, {"b": b"?"})
+    assert driver.group.members["a"].assignment == b""

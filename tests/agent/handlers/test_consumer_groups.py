@@ -67,7 +67,7 @@ async def described(bench: AgentBench, group: str = "g") -> Any:
     return row
 
 
-async def committed(bench: AgentBench, epoch: int, member: str = "m-1") -> int:
+async def committed(bench: AgentBench, epoch: int, member: str = "m-1", version: int = 9) -> int:
     topic = bench.services.catalog.snapshot.by_name["t"].topic
     request = OffsetCommitRequest(
         "g",
@@ -75,7 +75,7 @@ async def committed(bench: AgentBench, epoch: int, member: str = "m-1") -> int:
         member,
         topics=[OffsetCommitRequestTopic("t", topic.topic_id, [OffsetCommitRequestPartition(0, 7)])],
     )
-    answer = await bench.ask(ApiKey.OFFSET_COMMIT, 9, request)
+    answer = await bench.ask(ApiKey.OFFSET_COMMIT, version, request)
     return int(answer.topics[0].partitions[0].error_code)
 
 
@@ -99,6 +99,18 @@ def test_a_member_joins_and_is_told_its_partitions() -> None:
         assert answer.assignment.topic_partitions == [ConsumerGroupHeartbeatTopicPartitions(topic_id, [0, 1])]
         again = await beat(bench, 1)
         assert (again.error_code, again.assignment) == (0, None)
+
+    run(scenario)
+
+
+def test_a_member_commits_by_a_version_that_has_member_epochs() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        epoch = (await joined(bench)).member_epoch
+        for wrong in (0, 1):
+            code = await committed(bench, epoch - wrong, version=8)
+            assert code == ErrorCode.UNSUPPORTED_VERSION, "whatever its epoch is"
+        assert await committed(bench, epoch, "nobody", version=8) == ErrorCode.UNKNOWN_MEMBER_ID
+        assert await committed(bench, epoch) == ErrorCode.NONE
 
     run(scenario)
 

@@ -512,9 +512,6 @@ SCRIPTS = Scripts(
             "*",
             "a leader whose subscription changed starts a rebalance at once; Kafka leaves that to the client",
         ),
-        Known(
-            "*.static_members", "its state*", "*member_assignment", "a new generation has no assignment yet"
-        ),
         Known("*.static_members", "it syncs*", "assignment", "as the rebalance before it"),
         Known("*.static_members", "described*", "*member_assignment", "as the rebalance before it"),
     ),

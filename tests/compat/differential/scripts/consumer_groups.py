@@ -370,13 +370,6 @@ SCRIPTS = Scripts(
             "error_code",
             "a member whose answer was lost may join again under its id",
         ),
-        Known(
-            "*.positions",
-            "* v8",
-            "*error_code",
-            "the version of a commit does not matter",
-            kafka="UNSUPPORTED_VERSION(35)",
-        ),
         Known("*.positions", "null member*", "groups.*.error_code", "Kafka fails at a null member"),
         Known(
             "*.upgrade", "metadata that can't*", "error_code", "metadata is read before a member gets an id"
