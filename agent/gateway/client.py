@@ -17,11 +17,13 @@ from agent.gateway.errors import HttpRefusal, refusal_of
 from agent.leadership import KnownLeadership
 from agent.security.access import Access
 from tailrace.clock import Clock, wait_for
-from tailrace.kafka import ApiKey, decode_response, encode_request
+from tailrace.kafka import ApiKey, decode_response_in_steps, encode_request_in_steps
 from tailrace.kafka.apis import APIS
+from tailrace.kafka.compiler import STEP
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.errors import UnencodableMessage
 from tailrace.kafka.produce_shape import ProduceShape
+from tailrace.turns import Turns, in_turns
 
 CLIENT_ID = "tailrace-gateway"
 MAX_THROTTLE_SECONDS = 30.0
@@ -41,10 +43,11 @@ def _version_of(key: ApiKey) -> int:
     return _BY_NAME.get(key, APIS[key].served.last)
 
 
-def _frame_of(key: ApiKey, version: int, request: Any) -> memoryview:
+async def _frame_of(key: ApiKey, version: int, request: Any) -> memoryview:
     """Encode the request. Raises HttpRefusal for a value that Kafka's requests can't hold."""
+    encoding = encode_request_in_steps(0, key, version, request, client_id=CLIENT_ID)
     try:
-        parts = encode_request(0, key, version, request, client_id=CLIENT_ID)
+        parts = await in_turns(encoding, Turns(STEP))
     except UnencodableMessage as error:
         raise HttpRefusal(400, f"The request has a value that Kafka can't take: {error}.") from None
     return memoryview(b"".join(parts))[_SIZE_BYTES:]
@@ -112,7 +115,7 @@ class GatewayClient:
         try:
             while not await self._has_memory(reply):
                 reply = await self._answered(request)
-            return self._response(request, reply)
+            return await self._response(request, reply)
         except AnswerMemoryExhausted as error:
             raise HttpRefusal(503, f"{error}.") from None
         except AnswerTooLarge as error:
@@ -132,7 +135,11 @@ class GatewayClient:
     async def hold(self, request: Any) -> Answer:
         """Return the response and the agent's memory that it holds: for a fetch, its records. Raises HttpRefusal."""
         reply = await self._answered(request)
-        return Answer(self._response(request, reply), reply)
+        try:
+            return Answer(await self._response(request, reply), reply)
+        except BaseException:
+            _give_back(reply)
+            raise
 
     async def _has_memory(self, reply: Reply) -> bool:
         """Reserve memory for what is made from a reply. Return False if a reply that holds the agent's memory had to be
@@ -149,7 +156,7 @@ class GatewayClient:
     async def _answered(self, request: Any) -> Reply:
         key: ApiKey = request.api.key
         version = _version_of(key)
-        frame = _frame_of(key, version, request)
+        frame = await _frame_of(key, version, request)
         factor = 1 if key is ApiKey.PRODUCE else DECODED_FACTOR
         charge = len(frame) * factor + REQUEST_BYTES
         self.leadership = KnownLeadership()  # it knows no ring, so no handler tells it to look for leaders
@@ -172,10 +179,11 @@ class GatewayClient:
         else:
             reply.on_made = lambda _: budget.give(charge)
 
-    def _response(self, request: Any, reply: Reply) -> Any:
+    async def _response(self, request: Any, reply: Reply) -> Any:
         key: ApiKey = request.api.key
         body = b"".join(reply.parts or ())
-        return decode_response(key, _version_of(key), memoryview(body)[_SIZE_BYTES:])[1]
+        decoding = decode_response_in_steps(key, _version_of(key), memoryview(body)[_SIZE_BYTES:])
+        return await in_turns(decoding, Turns(STEP))
 
     async def _charge(self, size: int) -> None:
         """Take memory for a request, waiting as a connection would. Raises HttpRefusal."""

@@ -32,7 +32,9 @@ __all__ = [
     "decode_request",
     "decode_request_in_steps",
     "decode_response",
+    "decode_response_in_steps",
     "encode_request",
+    "encode_request_in_steps",
     "encode_response",
     "encode_response_in_steps",
     "parse_request_header",
@@ -101,6 +103,18 @@ def encode_request(
     return _encode(request_codec(api_key, api_version), header, request)
 
 
+def encode_request_in_steps(
+    correlation_id: int, api_key: int, api_version: int, request: Any, client_id: str | None = None
+) -> Steps[Parts]:
+    """Do the same as `encode_request` in steps, for a request that may be long. It must not change between steps."""
+    spec = _spec(api_key, api_version)
+    encode = step_encoder(spec.request, api_version, spec.is_flexible(api_version))
+    out = _begun(request_header(api_key, api_version, correlation_id, client_id))
+    parts: Parts = []
+    last = yield from encode(request, out, parts)
+    return _with_size(out, last, parts)
+
+
 def decode_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int, Any]:
     """Decode a response frame, given without its size. Return (correlation id, response).
 
@@ -109,6 +123,22 @@ def decode_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int,
         UnsupportedVersion: the API is unknown, or has no such version.
     """
     body = response_codec(api_key, api_version)
+    offset = _body_of_response(api_key, api_version, frame)
+    return int.from_bytes(frame[:4], "big", signed=True), _decode(body, frame, offset)
+
+
+def decode_response_in_steps(api_key: int, api_version: int, frame: Buffer) -> Steps[Any]:
+    """Decode the response in a frame as `decode_response` does, in steps, for one that may be long."""
+    spec = _spec(api_key, api_version)
+    decode = step_decoder(spec.response, api_version, spec.is_flexible(api_version), None)
+    offset = _body_of_response(api_key, api_version, frame)
+    message, end = yield from decode(memoryview(frame), offset)
+    _check_end(message, end, frame)
+    return message
+
+
+def _body_of_response(api_key: int, api_version: int, frame: Buffer) -> int:
+    """Return where the body of a response begins. Raises MalformedRequest."""
     if len(frame) < 4:
         raise MalformedRequest(f"a response of {len(frame)} bytes")
     offset = 4
@@ -118,7 +148,7 @@ def decode_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int,
             offset = skip_tagged_fields(frame, offset, count)
         except IndexError as error:
             raise MalformedRequest("the response ends in its header") from error
-    return int.from_bytes(frame[:4], "big", signed=True), _decode(body, frame, offset)
+    return offset
 
 
 def request_codec(api_key: int, api_version: int) -> Codec:
@@ -142,9 +172,13 @@ def _spec(api_key: int, api_version: int) -> ApiSpec:
 
 def _decode(body: Codec, frame: Buffer, offset: int) -> Any:
     message, end = body.decode(memoryview(frame), offset)
+    _check_end(message, end, frame)
+    return message
+
+
+def _check_end(message: Any, end: int, frame: Buffer) -> None:
     if end != len(frame):
         raise MalformedRequest(f"{len(frame) - end} bytes follow the {type(message).__name__}")
-    return message
 
 
 def _encode(body: Codec, header: bytearray, message: Any) -> Parts:

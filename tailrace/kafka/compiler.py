@@ -90,7 +90,7 @@ def codec(message: MessageType, version: int, flexible: bool, *, max_items: int 
 
 
 @cache
-def step_decoder(message: MessageType, version: int, flexible: bool, max_items: int) -> StepDecoder:
+def step_decoder(message: MessageType, version: int, flexible: bool, max_items: int | None) -> StepDecoder:
     """Return the decoder of a message that works in steps. For `max_items`, see `codec`."""
     writer = _DecoderWriter(version, flexible, max_items, is_stepping=True)
     decode: StepDecoder = _run(

@@ -14,9 +14,20 @@ from agent.gateway.context import GatewayContext
 from agent.gateway.errors import HttpRefusal
 from agent.memory_budget import MemoryBudget
 from agent.security.access import ANYBODY
+from tailrace.kafka import ApiKey, encode_response
+from tailrace.kafka.apis import APIS
+from tailrace.kafka.compiler import STEP
+from tailrace.kafka.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from tailrace.kafka.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
 from tailrace.kafka.messages.produce import ProduceRequest
 from tests.support.agents import settle
 from tests.support.clocks import ManualClock
+from tests.support.turns import passes_of
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
@@ -40,5 +51,48 @@ def test_a_request_whose_answer_is_late_holds_its_memory_until_it_is_made(is_can
         assert budget.used > 0, "a buffer still holds its bytes"
         reply.made(None)
         assert budget.used == 0
+
+    asyncio.run(scenario())
+
+
+def test_long_requests_and_responses_leave_the_loop_to_others() -> None:
+    names = [f"t{number}" for number in range(10 * STEP)]
+    response = MetadataResponse(topics=[MetadataResponseTopic(name=name) for name in names])
+    request = MetadataRequest([MetadataRequestTopic(name=name) for name in names])
+
+    async def dispatch(*_: object) -> Reply:
+        return Reply(encode_response(0, ApiKey.METADATA, APIS[ApiKey.METADATA].served.last, response))
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        parts: Any = {"listener": "", "logins": None, "opened": None, "dispatch_for": lambda _: dispatch}
+        context = GatewayContext(budget=MemoryBudget(64 << 20), memory=AnswerMemory(64 << 20, clock), **parts)
+        asking = GatewayClient(context, ANYBODY, clock).ask(request)
+        assert await passes_of(asking) >= 20
+
+    asyncio.run(scenario())
+
+
+def test_a_reader_that_leaves_while_its_records_are_decoded_gives_their_memory_back() -> None:
+    given_back: list[bool] = []
+    partitions = [PartitionData(partition_index=number) for number in range(10 * STEP)]
+    response = FetchResponse(responses=[FetchableTopicResponse("t", partitions=partitions)])
+
+    async def dispatch(*_: object) -> Reply:
+        parts = encode_response(0, ApiKey.FETCH, 12, response)
+        return Reply(parts, on_sent=lambda: given_back.append(True))
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        parts: Any = {"listener": "", "logins": None, "opened": None, "dispatch_for": lambda _: dispatch}
+        context = GatewayContext(budget=MemoryBudget(64 << 20), memory=AnswerMemory(64 << 20, clock), **parts)
+        holding = asyncio.ensure_future(GatewayClient(context, ANYBODY, clock).hold(FetchRequest()))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not holding.done()
+        holding.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await holding
+        assert given_back == [True]
 
     asyncio.run(scenario())

@@ -16,7 +16,7 @@ from agent.gateway.listings import PART_BYTES, PacedStream
 from agent.gateway.responses import ClientDisconnected, ResponseStream
 from agent.gateway.settings import GatewaySettings
 from agent.security.access import ANYBODY
-from tailrace.kafka import decode_response
+from tailrace.kafka import decode_response_in_steps
 from tests.agent.gateway.serving import Served, run_served
 from tests.support.agents import settle
 from tests.support.clocks import ManualClock
@@ -63,14 +63,14 @@ def test_listings_that_are_asked_for_side_by_side_share_the_gateways_memory(
         await _with_topic(there)
         memory = there.gateway._context.memory
         most, waited = 0, False
-        inner = decode_response
+        inner = decode_response_in_steps
 
         def watched(*args: object) -> object:
             nonlocal most, waited
             most, waited = max(most, memory.used), waited or memory.is_contended
             return inner(*args)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(gateway_client, "decode_response", watched)
+        monkeypatch.setattr(gateway_client, "decode_response_in_steps", watched)
         answers = await asyncio.gather(*(there.get("/topics/large/partitions") for _ in range(20)))
         assert {len(answer["data"]) for answer in answers} == {PARTITIONS}
         assert 0 < most <= 64 << 20 and waited

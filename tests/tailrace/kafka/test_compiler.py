@@ -18,7 +18,9 @@ from tailrace.kafka import (
     decode_request,
     decode_request_in_steps,
     decode_response,
+    decode_response_in_steps,
     encode_request,
+    encode_request_in_steps,
     encode_response,
     encode_response_in_steps,
     request_codec,
@@ -81,7 +83,15 @@ def test_in_steps_every_message_is_read_and_written_as_at_once() -> None:
         sent = memoryview(encoded(request_codec(key, version), request))
         assert at_once(decode_request_in_steps(key, version, sent)) == decode_request(key, version, sent)
         written = at_once(encode_response_in_steps(7, key, version, response))
-        assert b"".join(written) == b"".join(encode_response(7, key, version, response))
+        frame = b"".join(written)
+        assert frame == b"".join(encode_response(7, key, version, response))
+        answer = memoryview(frame)[4:]
+        assert (
+            at_once(decode_response_in_steps(key, version, answer))
+            == decode_response(key, version, answer)[1]
+        )
+        written = at_once(encode_request_in_steps(7, key, version, request, "c"))
+        assert b"".join(written) == b"".join(encode_request(7, key, version, request, "c"))
         if sent:
             with pytest.raises(MalformedRequest):
                 at_once(decode_request_in_steps(key, version, sent[:-1]))
