@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar, cast
 from agent.connection import KafkaConnection
 from agent.server import Agent, AgentOptions
 from agent.settings import AgentSettings
+from cache.disk import DiskTier
 from cache.settings import CacheSettings
 from compactor.cycle import CompactionSettings, CompactionSummary, InProcess, run_cycle
 from compactor.erasure.erase import EraseFailed, EraseRequest, ErasureWork, erase_keys
@@ -35,6 +36,7 @@ from sequencer.store.rows import Changes, Identity, Row, RowStore
 from tailrace.clock import Clock, Entropy
 from tailrace.object_store.api import ObjectInfo, ObjectStore, StoreError
 from tailrace.rpc import KnownCluster, RpcClient, RpcServer
+from tests.simulation.disk import CountedReads, disk_tier
 from tests.simulation.loop import PROCESS, Crashed, SimulatedClock, SimulatedLoop, SimulatedProcess
 from tests.simulation.network import Network
 from tests.simulation.scenario import CALM
@@ -277,6 +279,7 @@ class SimulatedAgent(Agent):
         sequencer: SequencerClient,
         store: SimulatedStore,
         entropy: Entropy,
+        cache_disk: DiskTier | None,
     ) -> None:
         super().__init__(
             AgentOptions(host, KAFKA_PORT, host, KAFKA_PORT, zone, host, PEER_PORT, host),
@@ -286,6 +289,7 @@ class SimulatedAgent(Agent):
             clock=SimulatedClock(process.loop, process),
             entropy=entropy,
             cache_settings=cache_settings,
+            cache_disk=cache_disk,
             on_lost=self._mark_lost,
         )
         self.is_lost = False
@@ -378,6 +382,8 @@ class Cluster:
         self.merges = False
         self.compacts_keys = False
         self.stutter = 0.0
+        self.disk_reads: CountedReads | None = None
+        """What agents read from their disks; None if they have none."""
 
     def process(self, name: str, wall_offset_ms: int = 0) -> SimulatedProcess:
         """Create a process with a unique name."""
@@ -498,9 +504,17 @@ class Cluster:
             sequencer=self.sequencer_of(process),
             store=self.store_of(process),
             entropy=self.entropy(process.name),
+            cache_disk=self._disk_of(process),
         )
         self.agents[host] = agent
         return agent
+
+    def _disk_of(self, process: SimulatedProcess) -> DiskTier | None:
+        if self.disk_reads is None:
+            return None
+        return disk_tier(
+            SimulatedClock(self.loop, process), self.entropy(process.name + " disk"), self.disk_reads
+        )
 
     # --- the compactor
 

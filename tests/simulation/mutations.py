@@ -37,6 +37,7 @@ import agent.groups.stored_group as stored_group
 import agent.handlers.dead_letters as dead_letters
 import agent.handlers.list_offsets as list_offsets
 import agent.handlers.share_fetch as share_fetch
+import cache.disk as disk_module
 import cache.reader as reader_module
 import compactor.by_key.keyed as keyed_module
 import compactor.erasure.rewrite as erasure_rewrite
@@ -1725,6 +1726,7 @@ HOLES = {
 }
 ABORTS = {"aborts": True, "transactional_producers": 3, "partitions": 2}
 CREDENTIALS = {"credentials": True}
+DISKS = {"has_disks": True, "rereads": True, "plain_producers": 3, "batches": 12}
 DELETES = {"standalone_consumers": 2, "partitions": 2}
 TIMED = {"is_timed": True}
 GROWS = {"grows": True, "agents": 3}
@@ -2515,6 +2517,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a follower keeps a deleted ACL",
         [(Follower, "_apply", _follows_no_deletion(AclRow))],
         {"grants": True},
+    ),
+    Mutation(
+        "a chunk on the cache's disk is taken for another of the same object",
+        [(disk_module, "_name", lambda original: lambda chunk: chunk.key)],
+        DISKS,
     ),
     Mutation("a deleted user stays", [(access, "alter_scram", _deletes_no_user)], CREDENTIALS),
     Mutation("a follower keeps a deleted user", [(Follower, "_apply", _follows_no_deletion(ScramRow))], CREDENTIALS),

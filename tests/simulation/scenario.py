@@ -86,6 +86,9 @@ CACHE_SETTINGS = CacheSettings(
     framed_bytes=16 * 1024,
 )
 
+WITH_A_DISK = CACHE_SETTINGS.model_copy(update={"memory_bytes": 12 * 1024})
+"""Room for three chunks, so that chunks soon leave memory for the disk."""
+
 _PUT = Faults(
     Latency(30, 300), fails_before=0.05, fails_after=0.05, hangs_before=0.02, hangs_after=0.02, hang_seconds=3
 )
@@ -149,6 +152,8 @@ CREDENTIALS_SEEDS = 0.1
 """A user's credentials and delegation tokens change (own stream)."""
 STANDALONE_SEEDS = 0.12
 """Consumers that are not members commit and delete positions (own stream)."""
+DISK_SEEDS = 0.1
+"""Agents keep chunks on disks that fail, hang and change bits (own stream)."""
 GROWING_SEEDS = 0.12
 """A topic grows (own stream)."""
 REREAD_SEEDS = 0.07
@@ -298,6 +303,8 @@ class Scenario:
     """Unused state is forgotten after a few seconds, and some clients rest for that long."""
     is_timed: bool = False
     """A client asks for offsets by time, and a topic has retention by time."""
+    has_disks: bool = False
+    """Agents have a disk for what leaves the cache's memory, and some readers read the log again and again."""
     grows: bool = False
     """A topic gets more partitions, and a client uses them at once."""
     is_only_poisoned: bool = False

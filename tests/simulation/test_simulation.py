@@ -55,6 +55,13 @@ def test_nothing_is_violated(seed: int) -> None:
     assert result.windows > 50
 
 
+def test_nothing_is_violated_where_chunks_are_read_from_disks() -> None:
+    result = simulate(4, replace(SMALL, has_disks=True, rereads=True, plain_producers=3, batches=8))
+
+    assert result.violations == []
+    assert result.disk_hits > 20
+
+
 def test_nothing_is_violated_with_everything_at_once() -> None:
     scenario = Scenario(
         agents=3,

@@ -52,6 +52,7 @@ from tests.simulation.clients import (
 from tests.simulation.cluster import UNFORESEEN, Cluster, SimulatedAgent
 from tests.simulation.consumers import ConsumerMember, OwnerWatch
 from tests.simulation.credentials import CredentialsAdmin
+from tests.simulation.disk import CountedReads
 from tests.simulation.forgotten import RestingMember, RestingProducer, RestingTransactions
 from tests.simulation.groups import GroupMember, GroupProcessor, GroupWatch, may_fall
 from tests.simulation.growing import GROWING, Grower
@@ -87,6 +88,7 @@ from tests.simulation.scenario import (
     CALM,
     CONSUMER_SEEDS,
     CREDENTIALS_SEEDS,
+    DISK_SEEDS,
     ERASURE_SEEDS,
     FORGETFUL_SEEDS,
     FORGETFUL_SETTINGS,
@@ -111,6 +113,7 @@ from tests.simulation.scenario import (
     STANDALONE_SEEDS,
     STATIC_SEEDS,
     TIMED_SEEDS,
+    WITH_A_DISK,
     Scenario,
     draw,
     forgetting,
@@ -180,6 +183,8 @@ class Result:
     committed: int = 0
     windows: int = 0
     """How many windows with runs were checked."""
+    disk_hits: int = 0
+    """How many chunks agents read from their disks."""
     turns: int = 0
     seconds: float = 0.0
 
@@ -224,6 +229,8 @@ def scenario_of(seed: int) -> Scenario:
         drawn = replace(drawn, standalone_consumers=1 + luck.below(2))
     if is_usual and entropy_of(seed, "readers who return").fraction() < REREAD_SEEDS:
         drawn = replace(drawn, rereads=True)
+    if is_usual and entropy_of(seed, "disks").fraction() < DISK_SEEDS:
+        drawn = replace(drawn, has_disks=True, rereads=True)
     luck = entropy_of(seed, "full sockets")
     if is_usual and luck.fraction() < FULL_SEEDS:
         drawn = replace(drawn, full=0.3 * luck.fraction())
@@ -394,12 +401,13 @@ class World:
             agent_settings=LITTLE_MEMORY if scenario.has_low_bounds else AGENT_SETTINGS,
             sequencer_settings=_sequencer_settings(scenario),
             node_settings=_node_settings(scenario),
-            cache_settings=CACHE_SETTINGS,
+            cache_settings=WITH_A_DISK if scenario.has_disks else CACHE_SETTINGS,
             plan=CALM,
             sequencers=scenario.sequencers,
             call_timeout_s=SLOW_CALL_TIMEOUT_S if scenario.slow_for_s else CALL_TIMEOUT_S,
             patience_s=SLOW_PATIENCE_S if scenario.slow_for_s else CALL_PATIENCE_S,
         )
+        self.cluster.disk_reads = CountedReads() if scenario.has_disks else None
         self._watch = RowWatch(self.violated, partial(may_fall, result.history))
         self._window_watch = WindowWatch(self.violated)
         self._age_watch = AgeWatch(self.violated, self._database_ms)
@@ -519,6 +527,8 @@ class World:
                 if agent.has_joined and not agent.process.is_dead:
                     self._window_watch.check(agent.process.name, *agent.services.tail.live())
             self._result.windows = self._window_watch.checked
+            if self.cluster.disk_reads is not None:
+                self._result.disk_hits = self.cluster.disk_reads.hits
 
     async def _start_cluster(self) -> None:
         for address in self.cluster.addresses:
