@@ -58,6 +58,8 @@ from tailrace.kafka.messages.produce import (
 from tailrace.turns import Steps, Turns, at_once, in_parts, in_turns
 
 _STORED = BatchError.NONE
+_DUPLICATE = BatchError.DUPLICATE
+_FORGOTTEN = BatchError.UNKNOWN_PRODUCER_ID
 _UNKNOWN = BatchError.UNKNOWN_TOPIC_OR_PARTITION
 _COMPACT = "compact"
 FIRST_TOPIC_ID_VERSION = 13
@@ -622,6 +624,12 @@ def _fill(
         )
         _refuse(services, row, code, result.failure.message)
         return
+    if result.error in (
+        _STORED,
+        _DUPLICATE,
+        _FORGOTTEN,
+    ):  # Java's producer recovers from the last by the log start
+        row.log_start_offset = result.log_start_offset
     if result.error is not _STORED:
         code = produce_code(
             result.error,
@@ -634,7 +642,6 @@ def _fill(
             return
     if row.error_code == ErrorCode.NONE and row.base_offset < 0:
         row.base_offset = result.base_offset
-    row.log_start_offset = result.log_start_offset
     row.log_append_time_ms = log_append_ms
 
 

@@ -36,6 +36,7 @@ from agent.produce.active_buffer import (
 from agent.produce.gaps import Gap, gaps_to_retry, may_close
 from agent.produce.receipts import Receipts
 from agent.produce.sealing import Budgets, LaneLoad, SealNow, SealReason, Share, Wait, can_seal, next_seal
+from agent.produce.unknown_producers import UnknownProducers
 from agent.produce.upload_session import UploadSession
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
@@ -173,7 +174,10 @@ class Lane:
         self._telemetry = telemetry
         self._broker_identity = broker_identity
         self._phase = LanePhase.NEW
+        self._unknown_producers = UnknownProducers()
         self._session: UploadSession | None = None
+        self._lease_seconds = inf
+        """How long an upload session lives without a renewal."""
         self._last_session_id: UUID | None = None
         self._session_lost = asyncio.Event()
         self._buffer: ActiveBuffer | None = None
@@ -594,6 +598,7 @@ class Lane:
                             batch=batch,
                             deadline=now + (waits_on_receipt if batch.is_answered_on_receipt else waits),
                             error=outcome.error,
+                            log_start_offset=run.log_start_offset,
                         )
                     )
                 else:
@@ -648,10 +653,18 @@ class Lane:
         left: list[Gap] = []
         for gap in gaps:
             if gap.is_over(now, skip_seconds):
-                gap.batch.settle(BatchResult(gap.error))
+                gap.batch.settle(self._result_of_open_gap(gap, now))
             else:
                 left.append(gap)
         return left
+
+    def _result_of_open_gap(self, gap: Gap, now: float) -> BatchResult:
+        """Return the result of a batch whose gap has not closed in time. It has the log start if the sequencer has
+        forgotten the producer."""
+        is_forgotten = gap.error is BatchError.UNKNOWN_PRODUCER_ID and self._unknown_producers.is_forgotten(
+            gap.partition, gap.batch.coordinates.producer_id, now=now, lease_seconds=self._lease_seconds
+        )
+        return BatchResult(gap.error, log_start_offset=gap.log_start_offset if is_forgotten else -1)
 
     async def _commit_gaps(
         self, session: UploadSession, retried: list[Gap], gaps: list[Gap]
@@ -692,6 +705,7 @@ class Lane:
             by_reference_s=grant.by_reference_ms / 1000 or inf,
             predecessor=self._session,
         )
+        self._lease_seconds = grant.lease_ms / 1000
         self._last_session_id = grant.session_id
         if self._phase in (LanePhase.NEW, LanePhase.SESSION_LOST):
             self._enter(LanePhase.OPEN)
@@ -775,7 +789,7 @@ def _settled(retried: list[Gap], answer: CommitAnswer) -> set[Gap]:
     for gap, run in zip(retried, answer.runs, strict=True):
         outcome = run.outcomes[0]
         if may_close(outcome):
-            gap.error = outcome.error
+            gap.error, gap.log_start_offset = outcome.error, run.log_start_offset
         else:
             gap.batch.settle(_result_of_gap(outcome, run.log_start_offset))
             settled.add(gap)

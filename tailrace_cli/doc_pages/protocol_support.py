@@ -119,8 +119,9 @@ Tools and their limits, with Kafka 4.3.1, most tested by `make compat`, the othe
   Bytes after the batch are refused, and each mention of a partition is stored; Kafka ignores the former, and stores
   the last of the latter. A batch of an unknown idempotent producer that does not begin with sequence 0
   gets UNKNOWN_PRODUCER_ID; Kafka stores it. So does a producer that was idle for `sequencer.producer_expiry_ms` (7
-  days). librdkafka raises its epoch and sends the batch again. Java's producer retries until `delivery.timeout.ms`,
-  fails these records, and raises its epoch then.
+  days). librdkafka raises its epoch and sends the batch again. Java's producer does so after 45 to 55 seconds: it needs
+  the log start for it, which is in the answer once no agent can have earlier batches of the producer (after one and a
+  half leases of an upload session, of refusals).
 - Fetch: with `max_wait_ms` of 0, a record may be missing for a moment after its acknowledgement. Batches are sent
   whole; Kafka cuts the last one off. Requests with a newer leader epoch than the partition's are answered, because
   any agent serves any partition.

@@ -22,6 +22,7 @@ from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.kafka import ApiKey, encode_request
 from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.init_producer_id import InitProducerIdRequest
 from tailrace.kafka.messages.produce import (
     LeaderIdAndEpoch,
     PartitionProduceData,
@@ -325,6 +326,28 @@ def test_with_acks_0_a_refused_batch_ends_the_connection(refused: str | None, ot
             assert row.base_offset == 1, "the others are stored"
 
     run(scenario, max_rows_per_second=1e6)
+
+
+def test_a_producer_that_was_forgotten_gets_the_log_start_once_no_agent_can_have_its_earlier_batches() -> (
+    None
+):
+    """With it Java's producer raises its epoch and sends the batch again."""
+
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        request = InitProducerIdRequest(transactional_id=None)
+        producer = (await bench.ask(ApiKey.INIT_PRODUCER_ID, 5, request)).producer_id
+        started, answered = bench.clock.monotonic(), []
+        for _ in range(12):
+            (row,) = await produce(bench, (0, batch(b"1", producer=producer, sequence=9)))
+            assert row.error_code == ErrorCode.UNKNOWN_PRODUCER_ID
+            answered.append((bench.clock.monotonic() - started, row.log_start_offset))
+        assert {log_start for seconds, log_start in answered if seconds < 45} == {-1}
+        assert {log_start for seconds, log_start in answered if seconds > 55} == {0}
+        (row,) = await produce(bench, (0, batch(b"1", producer=producer, epoch=1, sequence=0)))
+        assert (row.error_code, row.base_offset) == (0, 0)
+
+    run(scenario)
 
 
 def test_a_store_that_fails_is_a_retriable_error() -> None:
