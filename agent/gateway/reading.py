@@ -93,8 +93,8 @@ async def read(
     max_records: int,
     wait_ms: int,
 ) -> list[PartitionRead]:
-    """Return the partitions' records from these offsets on; wait until there are some. `kept` counts the records; the
-    caller must drop them when it ends. Raises HttpRefusal."""
+    """Return the partitions' records from these offsets on; wait until there are some. A client above its quota gets no
+    partitions. `kept` counts the records; the caller must drop them when it ends. Raises HttpRefusal."""
     wanted = [
         FetchPartition(partition, fetch_offset=offset, partition_max_bytes=how.max_bytes)
         for partition, offset in offsets.items()
@@ -173,12 +173,13 @@ async def get_records(call: HttpCall) -> web.StreamResponse:
     given = call.request.query.get("offset", "earliest")
     offsets = await offsets_at(call, [partition], given, how.isolation)
     with call.parts.bodies.body() as kept:
-        [part] = await read(call, offsets, how, kept, max_records=max_records, wait_ms=wait_ms)
+        parts = await read(call, offsets, how, kept, max_records=max_records, wait_ms=wait_ms)
+        part = parts[0] if parts else PartitionRead(partition, VisibleRecords([], offsets[partition]))
         if part.is_out_of_range:
             raise refusal_of(ErrorCode.OFFSET_OUT_OF_RANGE)
         if part.found.unreadable:
             raise _unreadable(f"{part.found.unreadable}. Read on from offset {part.found.next_offset}")
-        await call.client.throttled()
+        await (call.client.pause() if part.found.records else call.client.throttled())
         call.parts.telemetry.records.labels("read").inc(len(part.found.records))
         return await _written(call, msgspec.json.encode(await _record_list(call, how, part)))
 

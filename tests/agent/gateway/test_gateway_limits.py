@@ -11,7 +11,8 @@ import aiohttp
 import pytest
 import uvloop
 
-from agent.gateway.client import CLIENT_ID
+from agent.gateway import client as gateway_client
+from agent.gateway.client import CLIENT_ID, GatewayClient
 from agent.gateway.responses import ResponseStream
 from tailrace.batches.record_batch import Compression
 from tailrace.batches.records import NewRecord, encode_batch
@@ -233,6 +234,32 @@ def test_a_client_above_its_quota_waits_and_is_told_if_it_had_to_wait_for_long(t
         report, refusal = await there.produce("t", large)
         assert (report["error_code"], refusal["error_code"]) == (200, 42901)
         assert refusal["message"].startswith("You are above your quota. Try again in ")
+
+    run_served(scenario, tmp_path)
+
+
+def test_records_that_were_read_are_answered_however_long_their_client_has_to_wait_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_client, "MAX_THROTTLE_SECONDS", 0.01)
+
+    async def scenario(there: Served) -> None:
+        await there.wired.topic("t")
+        await there.produce("t", {"value": {"type": "STRING", "data": "x" * 900_000}})
+        quota = EntryData([EntityData("client-id", CLIENT_ID)], [OpData("consumer_byte_rate", 1_000.0)])
+        kafka = await there.wired.client()
+        await kafka.ask(ApiKey.ALTER_CLIENT_QUOTAS, 1, AlterClientQuotasRequest([quota]))
+        await there.wired.agent.catalog.refresh()
+        path = "/topics/t/partitions/0/records"
+        assert len((await there.get(path))["data"]) == 1, (
+            "else it would be read again and again, and never had"
+        )
+        status, refusal = await there.ask("GET", path)
+        assert (status, refusal["error_code"]) == (429, 42901)
+        monkeypatch.setattr(gateway_client, "MAX_THROTTLE_SECONDS", 1e9)
+        monkeypatch.setattr(GatewayClient, "pause", lambda client: asyncio.sleep(0))
+        waited = await there.get(path)
+        assert (waited["data"], waited["next_offset"]) == ([], 0)
 
     run_served(scenario, tmp_path)
 
