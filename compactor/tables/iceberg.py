@@ -14,7 +14,6 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from http import HTTPStatus
 from struct import Struct
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -57,6 +56,7 @@ from sqlalchemy import make_url
 
 from compactor.columns.arrays import table_fields
 from compactor.columns.derive import QUARANTINE
+from compactor.tables.rest_catalog import open_rest_catalog
 from compactor.tables.sync import LISTED_MS
 from compactor.tables.table import (
     CatalogUnavailable,
@@ -105,9 +105,12 @@ _PROPERTIES = {
 
 
 def open_catalog(uri: str, store_url: str) -> Catalog:
-    """Open the catalog at an address that TableSettings allows. `uri` may contain a password."""
+    """Open the catalog at an address that TableSettings allows. `uri` may contain a password.
+
+    Raises CatalogUnavailable for a REST catalog that does not answer.
+    """
     if uri.startswith(("http://", "https://")):
-        return load_catalog(CATALOG_NAME, type="rest", uri=uri, **store_properties(store_url))
+        return open_rest_catalog(CATALOG_NAME, uri=uri, **store_properties(store_url))
     url = make_url(uri)
     if url.get_backend_name() == "postgresql":  # the driver that pyiceberg[sql-postgres] installs
         uri = url.set(drivername="postgresql+psycopg2").render_as_string(hide_password=False)
@@ -167,9 +170,15 @@ class IcebergTables:
             response = getattr(error.__cause__, "response", None)  # None: not a REST catalog
             if response is None or _error_code(response.text) == response.status_code:
                 return None
-            raise _unavailable(name, response.status_code) from error
+            raise CatalogUnavailable(
+                f"table {name!r}: an HTTP {response.status_code} that is not an Iceberg catalog's; check tables.catalog"
+                " and the proxies before it"
+            ) from error
         except ValidationError as error:
-            raise _unavailable(name, HTTPStatus.OK) from error
+            raise CatalogUnavailable(
+                f"table {name!r}: what the catalog has of it is not a table's metadata; check tables.catalog and the"
+                " proxies before it"
+            ) from error
 
     def find_of(self, topic_id: UUID, name: str, *, is_quarantine: bool = False) -> Table | None:
         """Return the topic's table or its quarantine, None if missing. Raises TableConflict for another cluster's."""
@@ -272,13 +281,6 @@ def _error_code(answer: str) -> int:
         return int(ErrorResponse.model_validate_json(answer).error.code)
     except ValidationError:
         return 0
-
-
-def _unavailable(name: str, status: int) -> CatalogUnavailable:
-    return CatalogUnavailable(
-        f"table {name!r}: an answer with HTTP {status} that is not an Iceberg catalog's; check tables.catalog and the"
-        " proxies before it"
-    )
 
 
 def _is_quarantine(table: Table) -> bool:

@@ -12,6 +12,7 @@ import structlog
 
 from compactor.columns.derive import ValueFormat
 from compactor.tables.sync import DesiredTable, SyncResult, TableSync
+from compactor.tables.table import CatalogSilent
 from compactor.tables.values import Deriver
 from sequencer.api.compaction import TablePin
 from sequencer.api.interface import Sequencer
@@ -24,6 +25,9 @@ SNAPSHOT_MS = "tailrace.table.snapshot.ms"
 SHARE_OF_TIME = 5
 """After a swap, a table is compared at once, unless its comparisons would take more than one fifth of the time."""
 MAX_TABLE_FAILURES = 1_000
+MOST_SILENCES = 3
+"""If the catalog is silent for this many tables in a row, the round leaves the others to the next one: compaction waits
+meanwhile."""
 
 log = structlog.get_logger("tailrace.tables")
 
@@ -38,6 +42,7 @@ class TableSchedule:
         self._tables: dict[UUID, DesiredTable] = {}
         self._behind: set[UUID] = set()
         self._not_before: dict[UUID, float] = {}
+        self._silences = 0
         self.failures: list[str] = []
 
     def derive_by(self, deriver: Deriver) -> None:
@@ -48,6 +53,7 @@ class TableSchedule:
         """Compare all tables and repair differences since the last round, such as after a crash between a swap and its
         table's update."""
         self.failures = []
+        self._silences = 0
         self._behind.clear()
         self._tables = {table.topic_id: table for table in await wanted_tables(self._sequencer)}
         for known_table in list(self._tables.values()):
@@ -71,18 +77,27 @@ class TableSchedule:
 
     async def _sync(self, table: DesiredTable) -> SyncResult | None:
         self._behind.discard(table.topic_id)
+        if self._silences >= MOST_SILENCES:
+            self._fail(table, "left to the next round, because the catalog does not answer")
+            return None
         began = self._clock.monotonic()
         try:
-            return await self._syncing.sync(table)
+            done = await self._syncing.sync(table)
+            self._silences = 0
+            return done
         except Exception as error:  # noqa: BLE001 - a catalog raises what its drivers raise
-            line = f"table {table.topic_name!r}: {type(error).__name__}: {' '.join(str(error).split())}"
-            log.warning("a table is behind its log; the next round repairs it", failure=line)
-            if len(self.failures) < MAX_TABLE_FAILURES:
-                self.failures.append(line)
+            self._silences = self._silences + 1 if isinstance(error, CatalogSilent) else 0
+            self._fail(table, f"{type(error).__name__}: {' '.join(str(error).split())}")
             return None
         finally:
             ended = self._clock.monotonic()
             self._not_before[table.topic_id] = ended + (SHARE_OF_TIME - 1) * (ended - began)
+
+    def _fail(self, table: DesiredTable, reason: str) -> None:
+        line = f"table {table.topic_name!r}: {reason}"
+        log.warning("a table is behind its log; the next round repairs it", failure=line)
+        if len(self.failures) < MAX_TABLE_FAILURES:
+            self.failures.append(line)
 
 
 async def wanted_tables(sequencer: Sequencer) -> list[DesiredTable]:

@@ -26,7 +26,11 @@ class TableConflict(Exception):
 
 
 class CatalogUnavailable(Exception):
-    """The answer did not come from the catalog, so it says nothing about a table. The message says what to do."""
+    """There is no answer, or it is not the catalog's, so it says nothing about a table. The message says what to do."""
+
+
+class CatalogSilent(CatalogUnavailable):
+    """The catalog did not answer in time."""
 
 
 class ReferencedFile(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import random
+import socket
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -29,7 +30,7 @@ from pyiceberg.utils.config import Config
 from compactor.columns.derive import ValueFormat
 from compactor.tables.iceberg import IcebergTables, file_statistics, open_catalog
 from compactor.tables.sync import DesiredTable, SyncResult, TableSync
-from compactor.tables.table import CatalogUnavailable, TableConflict
+from compactor.tables.table import CatalogSilent, CatalogUnavailable, TableConflict
 from sequencer.api.compaction import TablePinsRequest
 from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
 from sequencer.api.topics import DeleteTopic
@@ -336,7 +337,7 @@ def test_a_proxys_answer_does_not_mean_that_there_is_no_table(
             )  # fmt: skip
             world.syncing._tables = lost
             for is_wanted in (True, False):
-                with pytest.raises(CatalogUnavailable, match=r"HTTP \d+ .*tables\.catalog"):
+                with pytest.raises(CatalogUnavailable, match=r"table 'a': .*tables\.catalog"):
                     await world.sync(is_wanted=is_wanted)
             assert await kept_from() == pinned
             with pytest.raises(CatalogUnavailable):
@@ -345,6 +346,16 @@ def test_a_proxys_answer_does_not_mean_that_there_is_no_table(
 
     with lost_catalog(status, answer) as address:
         asyncio.run(scenario(address))
+
+
+def test_a_catalog_that_is_silent_or_gone_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compactor.tables.rest_catalog.ANSWER_SECONDS", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(CatalogSilent, match=r"within 0\.05 s; check tables\.catalog"):
+            open_catalog(address, "unused")
+    with pytest.raises(CatalogUnavailable, match=r"can't be reached .*tables\.catalog"):
+        open_catalog(address, "unused")
 
 
 def test_a_table_that_another_writer_has_just_created_stays_the_topics_table(

@@ -26,15 +26,23 @@ import sequencer.rules.garbage as garbage_rules
 from compactor.columns.derive import ValueFormat, ValuesName
 from compactor.cycle import CompactionSettings, InProcess, run_cycle
 from compactor.tables.live import list_live_files
-from compactor.tables.schedule import TableSchedule, choose_tables
-from compactor.tables.sync import DesiredTable, TableSync
-from compactor.tables.table import TableConflict, TableSnapshot
+from compactor.tables.schedule import MOST_SILENCES, TableSchedule, choose_tables
+from compactor.tables.sync import DesiredTable, SyncResult, TableSync
+from compactor.tables.table import CatalogSilent, TableConflict, TableSnapshot, change_of
 from compactor.tables.values import table_files
 from sequencer.api.commits import ObjectKind
 from sequencer.api.compaction import TablePin
 from sequencer.api.interface import Sequencer
 from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
-from sequencer.api.topics import AlterConfig, ConfigChange, ConfigOperation, ConfigScope, DeleteTopic, Topic
+from sequencer.api.topics import (
+    AlterConfig,
+    ConfigChange,
+    ConfigOperation,
+    ConfigScope,
+    CreateTopic,
+    DeleteTopic,
+    Topic,
+)
 from sequencer.api.values import Empty, Value
 from sequencer.collector import collect
 from sequencer.engine.committer import Committer
@@ -431,3 +439,40 @@ def test_tables_are_those_that_topics_want_and_those_that_are_left() -> None:
         DesiredTable(ids[2], "not any more", 21_600_000, is_wanted=False),
         DesiredTable(ids[3], "gone", 7, is_wanted=False),
     ]
+
+
+class SilentSync(TableSync):
+    """The tables of a catalog that does not answer for as long as `is_silent`."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.is_silent = True
+
+    async def sync(self, wanted: DesiredTable) -> SyncResult:
+        self.asked += 1
+        if self.is_silent:
+            raise CatalogSilent("no answer")
+        return SyncResult(0, change_of({}, {}), 0)
+
+
+def test_a_round_does_not_wait_for_a_silent_catalog_once_for_each_table() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
+        await sequencer.start()
+        for name in "abcde":
+            await sequencer.create_topic(CreateTopic(name, 1, {"tailrace.table": "iceberg"}))
+        syncing = SilentSync()
+        following = TableSchedule(sequencer, syncing, clock)
+        await following.begin_round()
+        assert syncing.asked == MOST_SILENCES == 3
+        assert [line.partition(": ")[2] for line in following.failures] == [
+            *["CatalogSilent: no answer"] * 3,
+            *["left to the next round, because the catalog does not answer"] * 2,
+        ]
+        syncing.is_silent = False
+        await following.begin_round()
+        assert (syncing.asked, following.failures) == (8, [])
+        await sequencer.close()
+
+    asyncio.run(scenario())
