@@ -483,7 +483,7 @@ class Agent:
             ),
             budget=self._budget,
             memory=AnswerMemory(self._settings.memory_budget_bytes, self._clock),
-            opened=self._quotas.opened,
+            quotas=self._quotas,
         )
 
     @property

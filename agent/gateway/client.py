@@ -95,10 +95,24 @@ class GatewayClient:
 
     async def throttled(self) -> None:
         """Wait until the client is within its quotas. Raises HttpRefusal if that takes too long."""
+        self._refuse_long_wait()
+        await self.pause()
+
+    def check_quota(self, api: ApiKey) -> None:
+        """Raise HttpRefusal if the client is above its quota for the bytes of this API, and would have to wait for too
+        long. A Kafka client's connection is not served then; an HTTP client's next request is another connection."""
+        access, quotas = self.access, self._context.quotas
+        charge = quotas.charge(
+            api, access.principal, CLIENT_ID, connection=self, received_bytes=0, tenant=access.tenant
+        )
+        if charge is not None and charge.is_over():
+            self._refuse_long_wait()
+            self.muted_until = 0.0  # the wait of its last request was enough
+
+    def _refuse_long_wait(self) -> None:
         seconds = self.muted_until - self._clock.monotonic()
         if seconds > MAX_THROTTLE_SECONDS:
             raise HttpRefusal(429, f"You are above your quota. Try again in {seconds:.0f} seconds.", 42901)
-        await self.pause()
 
     async def pause(self) -> None:
         """As `throttled`, but wait for MAX_THROTTLE_SECONDS at most."""

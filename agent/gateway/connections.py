@@ -56,7 +56,7 @@ class GatewayConnections(HttpConnections):
     def opened(self, connection: HttpConnection) -> str | None:
         of_listener = self._context.logins.limits.opened(connection.address)
         reason = super().opened(connection) or of_listener
-        if reason is None and self._context.opened(connection.address) > 0:
+        if reason is None and self._context.quotas.opened(connection.address) > 0:
             return "connection_creation_rate"
         return reason
 

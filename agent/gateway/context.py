@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from agent.answer_memory import AnswerMemory
 from agent.dispatch import Dispatcher
 from agent.memory_budget import MemoryBudget
+from agent.quotas.quotas import Quotas
 from agent.security.access import Access
 from agent.security.http_login import HttpLogins
 
@@ -15,12 +16,11 @@ from agent.security.http_login import HttpLogins
 @dataclass(frozen=True, slots=True)
 class GatewayContext:
     """`listener`: the listener whose clients the gateway's clients count as. `dispatch_for` returns the dispatcher for
-    a client. `opened` counts a connection from an address, and returns for how many seconds that address is above its
-    quota."""
+    a client."""
 
     listener: str
     logins: HttpLogins
     dispatch_for: Callable[[Access], Dispatcher]
     budget: MemoryBudget
     memory: AnswerMemory
-    opened: Callable[[str], float]
+    quotas: Quotas

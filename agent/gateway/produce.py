@@ -30,6 +30,7 @@ from agent.gateway.record_json import (
 from agent.gateway.responses import ResponseStream
 from agent.gateway.topics import topic_of
 from tailrace.batches.records import NewRecord, encode_batch
+from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.produce import (
     PartitionProduceData,
@@ -148,6 +149,7 @@ async def produce(call: HttpCall) -> web.StreamResponse:
     """Store the records of the body as they arrive, and report each."""
     if call.request.headers.get("Content-Encoding", "identity") != "identity":
         raise HttpRefusal(415, "The body must not be compressed.")
+    call.client.check_quota(ApiKey.PRODUCE)
     producing = _RecordProducer(call, len((await topic_of(call)).partitions))
     stream = ResponseStream(call, JSON)
     try:
@@ -158,7 +160,8 @@ async def produce(call: HttpCall) -> web.StreamResponse:
         if not stream.has_begun:
             raise refusal from None
         await stream.write(msgspec.json.encode(refusal.body) + b"\n")
-        stream.close_after()
+        if not call.request.content.at_eof():
+            stream.close_after()
     return await stream.end()
 
 

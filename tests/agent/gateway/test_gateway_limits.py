@@ -234,6 +234,10 @@ def test_a_client_above_its_quota_waits_and_is_told_if_it_had_to_wait_for_long(t
         report, refusal = await there.produce("t", large)
         assert (report["error_code"], refusal["error_code"]) == (200, 42901)
         assert refusal["message"].startswith("You are above your quota. Try again in ")
+        status, refusal = await there.ask("POST", "/topics/t/records", large)
+        assert (status, refusal["error_code"]) == (429, 42901), "in a request of its own, too"
+        records = await there.get("/topics/t/partitions/0/records?offset=1")
+        assert records["next_offset"] == 2, "it is not stored"
 
     run_served(scenario, tmp_path)
 
