@@ -1,4 +1,4 @@
-"""What all tests share: how workers divide the tests, and servers. A server starts when a test first asks for it, one
+"""Shared by all tests: the division among workers, and servers. A server starts when a test first asks for it, one
 of each kind per pytest process."""
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ def may_close(outcome: BatchOutcome) -> bool:
 class Gap:
     """A batch at byte `start` of a stored object, to be committed once the sequence before it is stored.
 
-    `deadline`: monotonic seconds; after it the producer gets `error`. `error`, `log_start_offset`: from the answer to the
-    last attempt. `may_skip`: the sequencer treats the missing sequences as lost.
+    `deadline`: monotonic seconds; after it the producer gets `error`. `error`, `log_start_offset`: from the answer to
+    the last attempt. `may_skip`: the sequencer treats the missing sequences as lost.
     """
 
     partition: TopicPartition

@@ -1,4 +1,4 @@
-"""The memory of large answers: who waits for it, what is held meanwhile, and that nothing is made without it."""
+"""The memory of large answers: requests wait for it, hold nothing meanwhile, and make nothing without it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_all_are_served_in_order_and_never_hold_more_than_there_is() -> None:
     alone(scenario)
 
 
-def test_who_needs_more_gives_back_what_it_has_while_it_waits() -> None:
+def test_a_request_that_needs_more_memory_releases_what_it_has_while_it_waits() -> None:
     async def scenario(memory: AnswerMemory, clock: ManualClock) -> None:
         reservations = [AnswerReservation(memory) for _ in range(4)]
         for reservation in reservations:
@@ -86,7 +86,7 @@ def test_a_small_answer_needs_no_room_and_one_above_the_most_is_refused() -> Non
     alone(scenario)
 
 
-def test_who_waits_for_too_long_is_told_so_and_is_not_in_the_way() -> None:
+def test_a_request_that_waits_too_long_fails_and_blocks_no_other() -> None:
     async def scenario(memory: AnswerMemory, clock: ManualClock) -> None:
         first, second, third = (AnswerReservation(memory) for _ in range(3))
         await first.needs(32 * MIB)
@@ -212,7 +212,7 @@ def test_what_grows_is_refused_above_the_most_even_where_it_had_waited_for_twice
     alone(scenario)
 
 
-def test_a_request_that_begins_anew_waits_no_longer_in_all() -> None:
+def test_a_request_that_starts_over_waits_no_longer_in_all() -> None:
     async def scenario(memory: AnswerMemory, clock: ManualClock) -> None:
         first, second, third = (AnswerReservation(memory) for _ in range(3))
         await first.needs(5 * MIB)
@@ -341,7 +341,7 @@ def test_all_positions_of_a_large_group_for_many_at_once_take_the_memory_of_few_
     run(scenario, memory_budget_bytes=LEAST_BUDGET)
 
 
-def test_positions_of_two_groups_are_dropped_and_read_anew_where_there_is_no_memory_for_both(
+def test_positions_of_two_groups_are_dropped_and_read_again_where_there_is_no_memory_for_both(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(bench: AgentBench) -> None:

@@ -135,7 +135,7 @@ def test_a_store_that_hangs_is_a_storage_error_at_the_deadline_and_what_lands_la
     run_wired(scenario, tmp_path, **GIVES_UP_EARLY)
 
 
-def test_a_database_that_is_away_is_a_time_out_and_all_goes_on_when_it_is_back(tmp_path: Path) -> None:
+def test_a_database_that_is_away_is_a_time_out_and_all_continues_when_it_is_back(tmp_path: Path) -> None:
     async def scenario(wired: WiredAgent) -> None:
         await wired.topic()
         client, other = await wired.client(), await wired.client()

@@ -1,4 +1,4 @@
-"""What an agent remembers of topics and ring."""
+"""The agent's catalog of topics and ring."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ring_of(*broker_ids: int) -> Ring:
     return Ring(1, [Member(each, 1, info, False) for each in broker_ids])
 
 
-def test_who_has_left_is_remembered_until_it_is_back_and_not_without_bound() -> None:
+def test_departed_agents_are_remembered_until_they_return_up_to_a_limit() -> None:
     known = replace(EMPTY, replicas=Replicas(ring_of(1, 2, 3)))
     known = replace(known, departed=departed_of(known, ring_of(1)), replicas=Replicas(ring_of(1)))
     assert [member.broker_id for member in known.departed] == [2, 3]

@@ -377,7 +377,7 @@ def test_reading_stops_while_many_frames_wait() -> None:
     run(scenario)
 
 
-def test_of_very_many_requests_in_one_read_few_wait_and_none_is_lost() -> None:
+def test_few_of_very_many_requests_in_one_read_wait_and_none_is_lost() -> None:
     async def scenario() -> None:
         for tries_at_once in (True, False):
             line = Line(tries_at_once=tries_at_once)
@@ -627,7 +627,7 @@ def test_a_client_that_takes_no_answers_gets_no_more_handled_and_gives_back_what
     run(scenario)
 
 
-def test_what_is_idle_or_stuck_for_too_long_is_to_be_closed() -> None:
+def test_connections_idle_or_stuck_for_too_long_are_closed() -> None:
     async def scenario() -> None:
         def staleness(line: Line, seconds: float) -> str | None:
             line.now = seconds
@@ -666,7 +666,7 @@ def test_what_is_idle_or_stuck_for_too_long_is_to_be_closed() -> None:
     run(scenario)
 
 
-def test_who_is_slow_is_let_go_while_others_wait_for_memory() -> None:
+def test_a_slow_client_is_closed_while_others_wait_for_memory() -> None:
     async def scenario() -> None:
         def staleness(line: Line, seconds: float, **pressure: bool) -> str | None:
             line.now = seconds
@@ -727,7 +727,7 @@ def test_only_those_who_hold_the_kind_of_memory_that_others_wait_for_are_in_thei
     run(scenario)
 
 
-def test_an_answer_that_can_not_be_written_yet_is_not_taken_slowly() -> None:
+def test_an_answer_that_cannot_be_written_yet_is_not_taken_slowly() -> None:
     async def scenario() -> None:
         line = Line()
         everybody = MemoryPressure(requests=True, records=True, answers=True)

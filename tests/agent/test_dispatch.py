@@ -1,4 +1,4 @@
-"""What clients may ask that is unknown, unserved or unreadable, and how each is answered."""
+"""The dispatcher's answers to unknown, unserved and unreadable requests."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_api_versions_lists_what_has_a_handler_and_remembers_the_software() -> N
         (memoryview(b"GET / HTTP/1.1\r\n\r\n"), "MalformedRequest"),
     ],
 )
-def test_what_can_not_be_read_closes_the_connection_and_is_counted(sent: memoryview, kind: str) -> None:
+def test_an_unreadable_request_closes_the_connection_and_is_counted(sent: memoryview, kind: str) -> None:
     async def scenario(bench: AgentBench) -> None:
         reply = await dispatched(bench, sent)
         assert reply.close and reply.parts is None

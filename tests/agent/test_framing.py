@@ -22,7 +22,7 @@ def head(size: int, body: bytes) -> FrameHead | FrameRefused | None:
     return read_head(memoryview(data), 7, LIMITS)
 
 
-def test_nothing_is_said_of_a_frame_before_its_size_has_come() -> None:
+def test_a_frame_is_not_judged_before_its_size_has_arrived() -> None:
     assert read_head(memoryview(b"\x00\x00\x00"), 0, LIMITS) is None
 
 
@@ -33,7 +33,7 @@ def test_a_frame_is_charged_once_its_first_bytes_or_all_of_it_have_come() -> Non
     assert head(20, PRODUCE + b"x" * 18) == FrameHead(20, 20 + REQUEST_BYTES)
 
 
-def test_what_is_decoded_into_objects_is_charged_as_objects() -> None:
+def test_decoded_objects_are_charged_as_objects() -> None:
     assert head(20, FETCH + b"x" * 18) == FrameHead(20, 20 * DECODED_FACTOR + REQUEST_BYTES)
     assert head(1, b"\x00") == FrameHead(1, DECODED_FACTOR + REQUEST_BYTES), (
         "too short to be a produce request"

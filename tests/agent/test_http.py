@@ -1,4 +1,4 @@
-"""What an agent serves over HTTP: to Prometheus, to a load balancer, and to people."""
+"""An agent's HTTP pages for Prometheus, load balancers and people."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_an_agent_is_alive_before_it_is_ready(tmp_path: Path) -> None:
     run(scenario, tmp_path)
 
 
-def test_who_is_not_ready_says_why(tmp_path: Path) -> None:
+def test_a_process_that_is_not_ready_says_why(tmp_path: Path) -> None:
     async def scenario(wired: WiredAgent, pages: AgentPages, get: Get) -> None:
         pages.agent = wired.agent
         await wired.agent.drain()
@@ -106,7 +106,7 @@ def test_metrics_are_prometheus_text(tmp_path: Path) -> None:
     run(scenario, tmp_path)
 
 
-def test_the_lag_of_a_group_that_nobody_coordinates_is_told_by_the_first_agent(tmp_path: Path) -> None:
+def test_the_lag_of_a_group_that_nobody_coordinates_is_reported_by_the_first_agent(tmp_path: Path) -> None:
     async def scenario(wired: WiredAgent, pages: AgentPages, get: Get) -> None:
         pages.agent = wired.agent
         topic = await wired.topic()

@@ -1,4 +1,4 @@
-"""A client is told once that another agent leads now what it asks for."""
+"""A client is told once that its partition has a new leader."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def ring(generation: int, *broker_ids: int) -> Replicas:
     return Replicas(Ring(generation, [Member(each, 1, info, False) for each in broker_ids]))
 
 
-def test_what_an_agent_that_joined_leads_is_refused_once_and_then_served() -> None:
+def test_a_partition_led_by_a_new_agent_is_refused_once_and_then_served() -> None:
     told, after = KnownLeadership(), ring(2, 1, 2)
     assert not told.sends_away(ring(1, 1), ME, "z", 0.0)
     for each in ALL:
@@ -58,7 +58,7 @@ def test_in_a_small_ring_a_client_is_told_of_an_agent_that_joined_whatever_it_le
     assert not told.sends_away(ring(3, 1), ME, "z", 100.0, [stays]), "nobody joined"
 
 
-def test_what_a_connection_remembers_is_bounded() -> None:
+def test_the_memory_of_a_connection_is_bounded() -> None:
     told = KnownLeadership()
     for index in range(3 * MAX_USED):
         told.note(TopicPartition(TOPIC, index))

@@ -1,4 +1,4 @@
-"""However much a short request asks for, nobody else waits long for the loop."""
+"""Short requests with large answers do not block the loop for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever array of a request has very many elements of one name, nobody else waits long for the loop."""
+"""Requests with very many elements in any of their arrays do not block the loop for others."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_on_a_loop_that_is_always_busy_each_is_served_in_its_order() -> None:
 
 
 @pytest.mark.parametrize("passes", [1, 2, 3, 4, 30])
-def test_requests_that_are_given_up_while_they_wait_end_and_hold_up_nobody(passes: int) -> None:
+def test_requests_that_are_given_up_while_they_wait_end_and_block_nobody(passes: int) -> None:
     async def scenario(burst: Burst) -> None:
         requests = [asyncio.create_task(burst.request(number)) for number in range(MANY)]
         for _ in range(passes):

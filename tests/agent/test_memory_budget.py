@@ -1,4 +1,4 @@
-"""Shares of the memory budget: who gets them, in which order, and how often anybody is asked."""
+"""The memory budget: which claims are granted, in which order, with how many checks."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_large_one_that_waits_gets_what_small_ones_give_back() -> None:
     run(scenario)
 
 
-def test_small_ones_go_on_while_large_ones_hold_and_want_everything() -> None:
+def test_small_ones_continue_while_large_ones_hold_and_want_everything() -> None:
     async def scenario(budget: MemoryBudget) -> None:
         assert fill(budget, LARGE) == 6
         budget.claim(LARGE, lambda: None)
@@ -87,7 +87,7 @@ def test_small_ones_go_on_while_large_ones_hold_and_want_everything() -> None:
     run(scenario)
 
 
-def test_who_withdraws_stands_in_nobodys_way_and_keeps_nothing() -> None:
+def test_a_caller_that_withdraws_blocks_no_other_and_keeps_nothing() -> None:
     async def scenario(budget: MemoryBudget) -> None:
         granted: list[str] = []
         fill(budget, LARGE)

@@ -1,4 +1,4 @@
-"""A dead neighbour is told of; what only is slow is not."""
+"""A dead neighbour is reported; a slow one is not."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_an_agent_that_drains_is_not_watched() -> None:
     assert neighbour_of(ring, 1).broker_id == 3  # type: ignore[union-attr]
 
 
-def test_an_agent_without_a_peer_address_can_not_be_watched() -> None:
+def test_an_agent_without_a_peer_address_cannot_be_watched() -> None:
     alone = AgentInfo("h", 9092, "", 0, 0, "z", "0", UUID(int=9))
     ring = Ring(1, [*ring_of(1, 3).members, Member(2, 1, alone, False)])
     assert neighbour_of(ring, 1).broker_id == 3  # type: ignore[union-attr]

@@ -183,7 +183,7 @@ def test_answers_that_are_made_together_leave_in_one_write() -> None:
     run(scenario)
 
 
-def test_what_is_stored_is_not_what_the_next_read_leaves_in_the_shared_buffer() -> None:
+def test_stored_batches_do_not_change_when_the_shared_buffer_is_reused() -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic()
         client = Client(bench)
@@ -216,7 +216,7 @@ def test_each_batch_of_a_version_that_has_no_zstd_is_looked_at() -> None:
     run(scenario)
 
 
-def test_what_was_decided_is_decided_again_when_the_topic_changes() -> None:
+def test_cached_decisions_are_made_again_when_the_topic_changes() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic()
         client = Client(bench)

@@ -209,7 +209,7 @@ def test_a_drain_ends_in_time_while_the_sequencer_is_away(drain_ms: int) -> None
     asyncio.run(whole())
 
 
-def test_idle_connections_are_closed_also_after_an_error_that_nobody_foresaw(
+def test_idle_connections_are_closed_also_after_an_error_that_was_not_expected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(hosts: Hosts) -> None:
@@ -236,7 +236,7 @@ def test_idle_connections_are_closed_also_after_an_error_that_nobody_foresaw(
     run(scenario)
 
 
-def test_a_lease_is_kept_also_after_an_answer_that_nobody_foresaw(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_is_kept_also_after_an_answer_that_was_not_expected(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(hosts: Hosts) -> None:
         agent = await hosts.start(2)
 

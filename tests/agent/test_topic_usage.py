@@ -1,4 +1,4 @@
-"""What each topic used: counted by an agent, divided by what topics caused, and as much as the store was asked for."""
+"""The usage of each topic: counted by an agent, divided among topics, and equal in sum to the store's requests."""
 
 from __future__ import annotations
 
@@ -164,13 +164,13 @@ def test_topics_that_were_added_up_between_two_looks_count_once() -> None:
     assert since[DELETED_TOPICS].rows == 2 and since["t"].rows == 2
 
 
-def test_what_no_topic_caused_is_nobodys() -> None:
+def test_usage_that_no_topic_caused_is_charged_to_none() -> None:
     counted = ProcessCounts(Usage(puts=10, gets=4, cpu_seconds=1), {"t": TopicCounts(objects=2)})
     used = usage_by_topic(counted)
     assert used["t"].puts == 10 and used[NO_TOPIC] == Usage(gets=4, cpu_seconds=1)
 
 
-def test_a_process_that_started_anew_between_two_looks_counts_whole() -> None:
+def test_a_process_that_restarted_between_two_looks_counts_whole() -> None:
     before = ProcessCounts(Usage(puts=10), {"t": TopicCounts(objects=2)}, started_at=1.0)
     later = ProcessCounts(Usage(puts=12), {"t": TopicCounts(objects=5)}, started_at=1.0)
     anew = ProcessCounts(Usage(puts=3), {"t": TopicCounts(objects=3)}, started_at=9.0)

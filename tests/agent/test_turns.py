@@ -1,4 +1,4 @@
-"""No request holds an agent's loop for long, whatever it asks for."""
+"""No request blocks an agent's loop for long."""
 
 from __future__ import annotations
 
@@ -317,7 +317,7 @@ ALL_POSITIONS = OffsetFetchRequestGroup("g", topics=None)
     ],
 )
 @least_of_three
-def test_what_is_named_repeatedly_is_answered_once(
+def test_a_name_given_repeatedly_is_answered_once(
     api: ApiKey, version: int, request_of: Callable[[int], Any], rows: Callable[[Any], list[Any]]
 ) -> None:
     async def scenario(bench: AgentBench) -> None:

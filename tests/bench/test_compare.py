@@ -1,4 +1,4 @@
-"""What counts as moved between two runs of a bench."""
+"""The comparison of two runs of a bench reports the figures that differ."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_one_round_must_differ_by_a_quarter() -> None:
     assert is_moved([126, 127], [100])
 
 
-def test_loads_are_told_by_server_load_and_record_size_and_those_of_one_run_are_left_out() -> None:
+def test_loads_are_reported_by_server_load_and_record_size_and_those_of_one_run_are_left_out() -> None:
     before = rows(100, 101) + rows(50, 51, server="Kafka") + rows(1, load="only before")
     after = rows(200, 201) + rows(50, 52, server="Kafka") + rows(1, load="only after")
     found = moves(before, after)

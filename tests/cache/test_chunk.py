@@ -84,7 +84,7 @@ def test_many_parts_of_one_buffer_count_it_once() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 3_000), st.integers(0, 3_000)), min_size=1, max_size=30))
-def test_what_a_kept_chunk_holds_is_at_most_an_eighth_more_than_its_bytes(
+def test_a_cached_chunk_holds_at_most_an_eighth_more_than_its_bytes(
     sizes: list[tuple[int, int]],
 ) -> None:
     frames = [bytes(used + unused) for used, unused in sizes]

@@ -36,7 +36,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeFile]:
 # --- the contract -----------------------------------------------------------------------------------------------
 
 
-def test_what_was_written_is_read_with_its_checksum(make: MakeFile) -> None:
+def test_written_chunks_are_read_with_their_checksum(make: MakeFile) -> None:
     async def scenario() -> None:
         file = make()
         first, second = os.urandom(PAGE_BYTES + 1), os.urandom(10)
@@ -151,7 +151,7 @@ def test_a_second_process_is_told_who_has_the_folder_and_what_to_do(tmp_path: Pa
     asyncio.run(scenario())
 
 
-def test_a_folder_that_can_not_be_made_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(
         CacheFolderUnusable, match=r"file/cache' can't be used: Not a directory; give a folder that"
@@ -215,7 +215,7 @@ def test_a_disk_that_hangs_delays_the_end_by_so_long_and_no_longer(
     asyncio.run(scenario())
 
 
-def test_where_no_thread_can_be_started_the_disk_can_not_be_used(
+def test_where_no_thread_can_be_started_the_disk_cannot_be_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(thread: threading.Thread) -> None:

@@ -157,7 +157,7 @@ def test_one_pass_through_old_records_writes_nothing_and_the_second_all_of_them(
     asyncio.run(scenario())
 
 
-def test_what_left_memory_before_is_remembered_about_as_far_back_as_the_disk_reaches() -> None:
+def test_the_eviction_history_reaches_about_as_far_back_as_the_disk() -> None:
     left = EvictionHistory(reach_bytes=10)
     assert not any(left.note(str(number), 1) for number in range(15))
     assert left.note("9", 1)
@@ -431,7 +431,7 @@ def test_the_end_does_not_wait_for_chunks_that_are_not_written_yet() -> None:
     asyncio.run(scenario())
 
 
-def test_a_file_that_can_not_be_removed_fails_no_end(
+def test_a_file_that_cannot_be_removed_fails_no_end(
     tmp_path: Path, said: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(path: Path, *, missing_ok: bool) -> None:

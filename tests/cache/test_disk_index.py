@@ -1,4 +1,4 @@
-"""The ring of the disk tier: which chunk stands where."""
+"""The index of the disk tier: where each chunk is."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_oldest_go_first_and_no_more_than_stand_in_the_way() -> None:
     assert held(index, "abcde") == "cde"
 
 
-def test_what_does_not_fit_before_the_end_is_written_at_the_beginning() -> None:
+def test_a_chunk_that_does_not_fit_before_the_end_is_written_at_the_beginning() -> None:
     index = DiskIndex(4 * PAGE_BYTES)
     for name in "abc":
         placed_in(index, name)
@@ -99,7 +99,7 @@ def test_entries_are_bounded_however_small_the_chunks_are() -> None:
     assert held(index, "abcde") == "cde"
 
 
-def test_where_the_disk_is_full_the_ring_begins_anew_and_keeps_the_rest() -> None:
+def test_where_the_disk_is_full_the_ring_starts_over_and_keeps_the_rest() -> None:
     index = DiskIndex(100 * PAGE_BYTES)
     for name in "abc":
         placed_in(index, name)

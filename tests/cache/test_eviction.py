@@ -1,4 +1,4 @@
-"""What stays and what goes."""
+"""The eviction policies."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_scan_pushes_out_nothing_that_is_in_use() -> None:
     assert all(key in cache for key in used)
 
 
-def test_what_comes_back_soon_after_it_was_pushed_out_stays_longer() -> None:
+def test_a_value_that_returns_soon_after_its_eviction_stays_longer() -> None:
     cache: S3Fifo[str, int] = S3Fifo(100)
     cache.put("back", 1, 10)
     for number in range(12):

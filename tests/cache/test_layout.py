@@ -1,4 +1,4 @@
-"""Pieces and columns of a run, against what is told of each batch."""
+"""Pieces and columns of a run, compared with its batches."""
 
 from __future__ import annotations
 

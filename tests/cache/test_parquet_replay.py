@@ -1,4 +1,4 @@
-"""A row group of many partitions is decoded once, whoever asks first; each partition gets its own batches."""
+"""A row group of many partitions is decoded once, and each partition gets its own batches."""
 
 from __future__ import annotations
 

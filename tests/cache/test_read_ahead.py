@@ -41,7 +41,7 @@ def test_the_gets_of_cold_readers_are_few_more_than_the_chunks(readers: int, is_
 
 
 @pytest.mark.parametrize("is_uneven", [False, True])
-def test_one_cold_reader_is_not_held_up_by_the_latency_of_single_gets(is_uneven: bool) -> None:
+def test_one_cold_reader_is_not_blocked_by_the_latency_of_single_gets(is_uneven: bool) -> None:
     """100 chunks a second: 400 MiB/s of chunks of 4 MiB."""
     rate = run(Case(20, 3, 8, is_uneven=is_uneven, chunk_kib=64)).modelled_mib_per_second
     assert rate * KIB / SMALL.chunk_kib >= 100
@@ -146,7 +146,7 @@ class Following:
         await self.cache.close()
 
 
-def test_what_nobody_asks_for_is_given_up_and_makes_room_for_others() -> None:
+def test_chunks_that_nobody_asks_for_are_evicted_for_others() -> None:
     async def whole() -> None:
         following = Following()
         cache = following.cache

@@ -1,4 +1,4 @@
-"""Exactly the right bytes, whatever the runs, the place and the budget."""
+"""The reader returns exactly the right bytes, for any runs, offset and budget."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_a_read_gives_the_stored_batches_from_the_offset_on_within_the_budget(da
     assert found.is_complete == (not left)
 
 
-def test_what_was_read_is_read_again_without_its_object() -> None:
+def test_a_cached_run_is_read_again_without_its_object() -> None:
     run, body, stored = mixed_run("m/1", 10, [(batch_of(3, 60), BatchStatus.STORED) for _ in range(9)])
 
     async def whole() -> None:
@@ -595,7 +595,7 @@ def test_a_run_that_was_replaced_is_not_sent_with_those_that_it_was_joined_with(
     st.booleans(),
     st.booleans(),
 )
-def test_what_is_read_does_not_depend_on_what_was_read_before(
+def test_a_read_does_not_depend_on_earlier_reads(
     reads: list[tuple[int, int, int | None, int]], framed_bytes: int, are_long: bool, are_old: bool
 ) -> None:
     factor = LEAST_VIEW_BYTES // 100 if are_long else 1
@@ -694,7 +694,7 @@ def test_no_byte_of_a_batch_header_rots_unseen(place: int, created_ms: int) -> N
             asyncio.run(whole())
 
 
-def test_what_stands_before_the_rot_is_given_and_the_next_read_names_it() -> None:
+def test_records_before_the_corruption_are_returned_and_the_next_read_names_it() -> None:
     run, body, stored = mixed_run("m/1", 0, [(batch_of(3, 60), BatchStatus.STORED) for _ in range(3)])
     second = 8 + len(stored[0][2])
 

@@ -1,4 +1,4 @@
-"""Who owns, leads and coordinates."""
+"""The ring: owners of chunks, leaders of partitions, coordinators of groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One call for all who want the same."""
+"""Concurrent callers with the same key share one call."""
 
 from __future__ import annotations
 

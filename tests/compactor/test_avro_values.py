@@ -235,7 +235,7 @@ def test_an_array_of_any_length_ends_where_its_bytes_end() -> None:
 
 
 @pytest.mark.parametrize("said", [b"\x00", b"\x01", b"\x80", b"\xff"])
-def test_what_follows_a_boolean_is_counted_whatever_its_byte_is(said: bytes) -> None:
+def test_elements_after_a_boolean_are_counted_whatever_its_byte_is(said: bytes) -> None:
     pair = {"type": "record", "name": "P", "fields": [{"name": "b", "type": "boolean"}, {"name": "a", "type":
             {"type": "array", "items": ["null", WIDE]}}]}  # fmt: skip
     schema = schema_of(pair)

@@ -94,7 +94,9 @@ def test_each_type_has_its_values() -> None:
         ("a string", b'{"a": "x"} {}', "trailing"),
     ],
 )
-def test_what_does_not_fit_says_why_and_harms_no_other(columns: str, value: Any, reason: str) -> None:
+def test_a_value_that_does_not_fit_has_a_reason_and_affects_no_other(
+    columns: str, value: Any, reason: str
+) -> None:
     found = fitted(columns, {}, value, {})
     assert [each is None for each in found.reasons] == [True, False, True]
     assert len(found.arrays[0]) == 2
@@ -117,7 +119,7 @@ def test_hostile_values_are_unfit_and_cost_themselves_alone(monkeypatch: pytest.
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(["fits", "unfit", "none", "long"]), max_size=12))
-def test_each_value_has_its_own_fate_wherever_it_stands(fates: list[str]) -> None:
+def test_each_value_has_its_own_fate_wherever_it_is(fates: list[str]) -> None:
     made = {"fits": b'{"a": [1]}', "unfit": b'{"a": 1}', "none": None, "long": b" " * 30 + b'{"a": []}'}
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(values_module, "MAX_VALUE_BYTES", 20)

@@ -136,7 +136,7 @@ def test_a_backlog_of_many_pages_shrinks_round_by_round() -> None:
     asyncio.run(scenario())
 
 
-def test_what_comes_after_a_compaction_is_compacted_by_the_next() -> None:
+def test_records_after_a_compaction_are_compacted_by_the_next() -> None:
     async def scenario() -> None:
         async with opened() as (log, _, _):
             await log.topic("a")
@@ -181,7 +181,7 @@ class BesideAProducer:
             yield outcome
 
 
-def test_a_round_ends_while_a_producer_goes_on() -> None:
+def test_a_round_ends_while_a_producer_continues() -> None:
     async def scenario() -> None:
         async with opened() as (log, _, clock):
             await log.topic("a")
@@ -463,7 +463,7 @@ def test_a_log_of_aborted_records_alone_becomes_an_object_without_rows() -> None
     asyncio.run(scenario())
 
 
-def test_corrupt_input_is_named_and_the_rest_goes_on() -> None:
+def test_corrupt_input_is_named_and_the_rest_continues() -> None:
     async def scenario() -> None:
         async with opened() as (log, store, _):
             await log.topic("good")
@@ -483,7 +483,7 @@ def test_corrupt_input_is_named_and_the_rest_goes_on() -> None:
     asyncio.run(scenario())
 
 
-def test_a_batch_whose_records_make_no_sense_holds_up_only_its_own_run() -> None:
+def test_a_batch_whose_records_make_no_sense_blocks_only_its_own_run() -> None:
     async def scenario() -> None:
         async with opened() as (log, _, _):
             await log.topic("t", partitions=2)
@@ -507,7 +507,7 @@ def test_a_batch_whose_records_make_no_sense_holds_up_only_its_own_run() -> None
     asyncio.run(scenario())
 
 
-def test_an_object_that_is_gone_holds_up_only_its_own_runs() -> None:
+def test_an_object_that_is_gone_blocks_only_its_own_runs() -> None:
     async def scenario() -> None:
         async with opened() as (log, store, _):
             await log.topic("t", partitions=2)
@@ -529,7 +529,7 @@ def test_an_object_that_is_gone_holds_up_only_its_own_runs() -> None:
     asyncio.run(scenario())
 
 
-def test_the_session_is_renewed_while_the_lease_can_not_be() -> None:
+def test_the_session_is_renewed_while_the_lease_cannot_be() -> None:
     async def scenario() -> None:
         async with opened() as (log, store, clock):
             await log.topic("a", 1)
@@ -595,7 +595,7 @@ class OneDies:
             yield outcome
 
 
-def test_of_twenty_tasks_one_dies_nineteen_are_swapped_and_the_twentieth_in_the_next_round() -> None:
+def test_when_one_of_twenty_tasks_dies_nineteen_are_swapped_and_one_in_the_next_round() -> None:
     async def scenario() -> None:
         async with opened() as (log, store, clock):
             topics = [f"t{number:02}" for number in range(20)]
@@ -734,7 +734,7 @@ def test_a_cancelled_round_finishes_the_swap_in_hand_and_gives_the_lease_back() 
     asyncio.run(scenario())
 
 
-def test_what_can_not_be_given_back_does_not_hide_how_the_work_ended() -> None:
+def test_a_failed_release_does_not_hide_how_the_work_ended() -> None:
     async def scenario() -> None:
         async with opened() as (log, _, clock):
 
@@ -771,7 +771,7 @@ def test_a_lease_is_handed_on_within_five_seconds_after_its_holder_was_killed() 
     asyncio.run(scenario())
 
 
-def test_a_lease_is_kept_also_after_an_answer_that_nobody_foresaw() -> None:
+def test_a_lease_is_kept_also_after_an_answer_that_was_not_expected() -> None:
     async def scenario() -> None:
         async with opened() as (log, _, clock):
 

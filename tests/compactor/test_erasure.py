@@ -334,7 +334,7 @@ def test_records_of_an_open_transaction_are_reported_as_not_erased() -> None:
     asyncio.run(scenario())
 
 
-def test_what_is_not_erased_is_reported_of_all_partitions_however_little_an_answer_has_room_for(
+def test_unerased_offsets_are_reported_for_all_partitions_however_small_an_answer_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bounds, "MAX_ANSWER_RUNS", 1)
@@ -350,7 +350,7 @@ def test_what_is_not_erased_is_reported_of_all_partitions_however_little_an_answ
     asyncio.run(scenario())
 
 
-def test_who_erased_what_is_in_the_store_without_the_key() -> None:
+def test_the_log_of_an_erasure_is_in_the_store_without_the_key() -> None:
     async def scenario() -> None:
         async with a_log() as log:
             await three_files(log)
@@ -366,7 +366,7 @@ def test_who_erased_what_is_in_the_store_without_the_key() -> None:
     asyncio.run(scenario())
 
 
-def test_the_bytes_are_gone_after_the_grace_and_the_collector_says_so() -> None:
+def test_the_bytes_are_gone_after_the_grace_and_the_collector_reports_it() -> None:
     async def scenario() -> None:
         async with a_log() as log:
             await three_files(log)

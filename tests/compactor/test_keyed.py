@@ -527,7 +527,7 @@ def test_a_batch_that_says_less_than_its_newest_time_holds_nothing_up() -> None:
     asyncio.run(scenario())
 
 
-def test_a_partition_that_can_not_be_read_costs_those_that_share_its_item_nothing() -> None:
+def test_a_partition_that_cannot_be_read_costs_those_that_share_its_item_nothing() -> None:
     async def scenario() -> None:
         async with opened() as (log, _):
             await log.topic("t", 3, COMPACTED)
@@ -545,7 +545,7 @@ def test_a_partition_that_can_not_be_read_costs_those_that_share_its_item_nothin
     asyncio.run(scenario())
 
 
-def test_what_is_not_in_parquet_yet_is_not_read_for_a_pass() -> None:
+def test_records_not_in_parquet_yet_are_not_read_for_a_pass() -> None:
     async def scenario() -> None:
         async with opened() as (log, _):
             topic = await log.topic("t", configs=COMPACTED)

@@ -1,4 +1,4 @@
-"""Which files of a topic are live, and which of their rows."""
+"""The live files of a topic, and their live rows."""
 
 from __future__ import annotations
 

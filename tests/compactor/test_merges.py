@@ -192,7 +192,7 @@ def test_a_merge_keeps_what_was_deleted_hidden_and_follows_the_log_start() -> No
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_an_object_that_can_not_be_read_stays_and_the_others_are_merged(is_there: bool) -> None:
+def test_an_object_that_cannot_be_read_stays_and_the_others_are_merged(is_there: bool) -> None:
     async def scenario() -> None:
         merged = Merged()
         await merged.fill()

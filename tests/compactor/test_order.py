@@ -1,4 +1,4 @@
-"""The order of swaps within a partition, whatever the order of outcomes."""
+"""The order of swaps within a partition, for any order of outcomes."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_failure_lets_the_later_results_of_its_partition_go() -> None:
     assert order.is_complete
 
 
-def test_what_follows_a_split_item_waits_for_all_its_parts() -> None:
+def test_items_after_a_split_item_wait_for_all_its_parts() -> None:
     whole, after = item_at(0, 0), item_at(0, 2)
     order = SwapOrder([whole, after])
     assert order.add(result_of(after)) == []
@@ -125,7 +125,7 @@ def test_an_item_of_several_partitions_waits_for_the_earlier_ones_of_each() -> N
     assert order.is_complete
 
 
-def test_the_parts_of_an_item_of_several_partitions_hold_up_only_what_follows_them() -> None:
+def test_the_parts_of_an_item_of_several_partitions_block_only_what_follows_them() -> None:
     whole, after = item_of((0, 0), (1, 0)), item_of((0, 1), (1, 1))
     order = SwapOrder([whole, after])
     order.split(whole, [item_at(0, 0), item_at(1, 0)])

@@ -1,4 +1,4 @@
-"""What a compactor that died, or was overtaken, left in a table's folder: which of it goes, and when."""
+"""Orphan files of compactors that died or were overtaken: which are deleted, and when."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def crashed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         yield typed, {path for path in left if path.endswith(".parquet")}
 
 
-def test_what_a_crash_left_goes_a_day_later_and_all_that_is_named_stays(
+def test_files_of_a_crash_are_deleted_a_day_later_and_referenced_files_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -94,7 +94,7 @@ def test_what_a_crash_left_goes_a_day_later_and_all_that_is_named_stays(
     asyncio.run(scenario())
 
 
-def test_what_a_crash_left_goes_with_the_table_however_young(
+def test_files_of_a_crash_are_deleted_with_the_table_at_any_age(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -143,7 +143,7 @@ def test_a_writer_that_opened_the_table_before_a_search_commits_nothing_after_it
     asyncio.run(scenario())
 
 
-def test_a_store_that_refuses_to_list_or_delete_is_told_and_the_table_goes_on(
+def test_a_store_that_refuses_to_list_or_delete_is_told_and_the_table_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:

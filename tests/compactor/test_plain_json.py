@@ -1,4 +1,4 @@
-"""JSON values that are decoded all at once: what comes of them is what comes of each by itself, for any bytes."""
+"""JSON values decoded together have the same results as each decoded alone, for any bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes one file."""
+"""The plan of a round: which runs become one file."""
 
 from __future__ import annotations
 

@@ -265,7 +265,7 @@ def test_elements_are_counted_as_they_are_decoded_also_in_corrupt_values() -> No
         b"\x1b" * 200,
     ],
 )
-def test_what_no_decoder_takes_is_not_counted(data: bytes) -> None:
+def test_bytes_that_no_decoder_takes_are_not_counted(data: bytes) -> None:
     kind = message_factory.GetMessageClass(protobuf_values._message(compiled_schema(NESTED, 2)))
     with pytest.raises(ValueUnfit):
         count_elements(shape_of(kind.DESCRIPTOR), data, 1_000)

@@ -26,7 +26,7 @@ def test_an_executor_with_more_slots_gets_memory_for_as_many_tasks() -> None:
     assert mib << 20 >= 4 * keyed_task_memory_bytes(ITEM) + (384 << 20)
 
 
-def test_what_the_operator_has_set_is_left_alone() -> None:
+def test_configs_that_the_operator_has_set_are_left_alone() -> None:
     assert added_settings("yarn", {"spark.executor.memoryOverhead": "9g"}, item_bytes=ITEM) == {}
     chosen = {"spark.ui.enabled": "true", "spark.log.level": "INFO", "spark.driver.memory": "8g"}
     added = added_settings("local[*]", chosen, item_bytes=ITEM)

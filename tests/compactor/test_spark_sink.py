@@ -1,4 +1,4 @@
-"""What the Spark sink writes, step by step, without a JVM: rows to batches, tasks, and the driver's commit."""
+"""The Spark sink, step by step, without a JVM: rows to batches, tasks, and the driver's commit."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_batches_are_cut_at_their_size_and_hold_every_record(
         assert {read_header(batch).compression for batch in stored} == {codec}
 
 
-def test_what_a_topic_does_not_take_is_refused_with_its_row() -> None:
+def test_records_that_a_topic_refuses_are_reported_with_their_row() -> None:
     small = target("small", 1, max_message_bytes="200")
     compacted = target("kept", 1, cleanup_policy="compact")
     for given, error in (
@@ -249,7 +249,7 @@ def on_a_log(scenario: Callable[[Job], Awaitable[None]]) -> None:
     asyncio.run(whole())
 
 
-def test_what_tasks_upload_is_sound_and_seen_with_the_drivers_commit_once() -> None:
+def test_uploads_of_tasks_become_visible_once_with_the_drivers_commit() -> None:
     async def scenario(job: Job) -> None:
         first = await job.uploaded([b"1", b"2"], [b"3"])
         second = await job.uploaded([b"4"])
@@ -265,7 +265,7 @@ def test_what_tasks_upload_is_sound_and_seen_with_the_drivers_commit_once() -> N
     on_a_log(scenario)
 
 
-def test_a_job_whose_session_was_closed_goes_on_in_another() -> None:
+def test_a_job_whose_session_was_closed_continues_in_another() -> None:
     async def scenario(job: Job) -> None:
         [before] = await job.uploaded([b"1"])
         await job.log.sequencer.close_session(SessionRef(before.session_id))
@@ -277,7 +277,7 @@ def test_a_job_whose_session_was_closed_goes_on_in_another() -> None:
     on_a_log(scenario)
 
 
-def test_an_object_that_can_not_be_stored_in_time_fails_its_task() -> None:
+def test_an_object_that_cannot_be_stored_in_time_fails_its_task() -> None:
     async def scenario(job: Job) -> None:
         broken = FaultyStore(
             job.log.store, job.clock, SeededEntropy(3), FaultPlan(put=Faults(fails_before=1.0))

@@ -1,4 +1,4 @@
-"""What the Spark source reads, what it refuses, and that it loses nothing in silence: without Spark."""
+"""The Spark source without Spark: what it reads and refuses, and that it never loses records silently."""
 
 from __future__ import annotations
 
@@ -381,7 +381,7 @@ def test_record_batches_are_joined_in_order_and_a_large_one_is_passed_on(sizes: 
     assert all(batch.nbytes <= 2 * JOINED_BYTES for batch in found)
 
 
-def test_of_the_smallest_record_batches_few_wait_to_be_joined() -> None:
+def test_few_of_the_smallest_record_batches_wait_to_be_joined() -> None:
     joined, one = BatchCoalescer(), pa.record_batch({"n": [1]})
     found = []
     for _ in range(3 * JOINED_BATCHES + 1):
@@ -405,7 +405,7 @@ def test_very_many_runs_are_fewer_pieces() -> None:
         assert (ends[0][0], ends[-1][1]) == (0, 50_000)
 
 
-def test_of_very_many_bytes_no_piece_is_more_than_a_task() -> None:
+def test_no_piece_of_a_large_scan_is_larger_than_a_task() -> None:
     pieces = Splits(3_000)
     for offset in range(50_000):
         pieces.add(OffsetRange(LogPartition("t", UUID(int=1), 0), offset, offset + 1), 1_000)
@@ -481,7 +481,7 @@ def test_a_batch_that_cannot_be_decoded_counts_once_over_two_ranges() -> None:
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
-def test_a_time_is_where_the_first_record_at_or_after_it_stands(is_compacted: bool) -> None:
+def test_a_time_is_where_the_first_record_at_or_after_it_is(is_compacted: bool) -> None:
     async def scenario(log: Log, index: CountedIndex) -> None:
         topic = await log.topic("t", 2)
         for second in range(3):
@@ -504,7 +504,7 @@ def test_a_time_is_where_the_first_record_at_or_after_it_stands(is_compacted: bo
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
-def test_a_time_beyond_microseconds_is_where_the_first_record_at_or_after_it_stands(
+def test_a_time_beyond_microseconds_is_where_the_first_record_at_or_after_it_is(
     is_compacted: bool,
 ) -> None:
     """Nanoseconds that a producer sends as milliseconds by mistake are such times."""

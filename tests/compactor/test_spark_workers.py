@@ -1,4 +1,4 @@
-"""What Spark's Python workers do with the source, step by step, without a JVM: plan, pickle, read, stream.
+"""The source in Spark's Python workers, step by step, without a JVM: plan, pickle, read, stream.
 
 `test_job.py` runs the same on Spark.
 """
@@ -156,7 +156,7 @@ def test_a_query_is_planned_sent_and_read_over_tail_and_parquet(
     assert [row["value"] for row in rows_of(reader, reader.partitions())] == [b"2"]
 
 
-def test_a_stream_goes_on_from_its_checkpoint_and_a_batch_that_is_planned_again_is_the_same(
+def test_a_stream_continues_from_its_checkpoint_and_a_batch_that_is_planned_again_is_the_same(
     written: Written,
 ) -> None:
     """A driver that was killed leaves a batch in its log of offsets: the next one plans it again."""
@@ -217,7 +217,7 @@ def test_a_first_batch_that_is_made_again_begins_where_it_began(written: Written
     assert "began" not in again.latestOffset(), "only the first batch needs it"
 
 
-def test_a_stream_that_goes_on_does_not_ask_where_it_would_begin(written: Written) -> None:
+def test_a_stream_that_continues_does_not_ask_where_it_would_begin(written: Written) -> None:
     written.topic("a", 1)
     starting = json.dumps({"a": {"0": 0}})
     source = written.source(subscribe="a", startingOffsets=starting)
@@ -256,7 +256,7 @@ def test_a_stream_stops_at_a_batch_that_cannot_be_decoded_until_it_is_restarted_
 
 @pytest.mark.parametrize("strict", ["true", "false"])
 @pytest.mark.parametrize("is_compacted", [False, True])
-def test_a_stream_that_met_a_damaged_object_goes_on_where_it_stood_when_the_object_is_mended(
+def test_a_stream_that_met_a_damaged_object_continues_where_it_was_when_the_object_is_mended(
     written: Written, is_compacted: bool, strict: str
 ) -> None:
     written.topic("a", 1)

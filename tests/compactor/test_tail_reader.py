@@ -1,4 +1,4 @@
-"""What a query that follows a topic is given: each stable record once, part by part, in bounded parts."""
+"""The tail reader returns each stable record once, in parts of bounded size."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_batch_that_cannot_be_decoded_hides_no_other_from_queries() -> None:
     asyncio.run(scenario())
 
 
-def test_a_part_is_bounded_and_the_next_one_goes_on_where_it_ended() -> None:
+def test_a_part_is_bounded_and_the_next_one_continues_where_it_ended() -> None:
     async def scenario() -> None:
         async with a_log() as log:
             await log.topic("t")
@@ -140,7 +140,7 @@ def test_the_last_records_are_the_newest_offsets_of_each_partition() -> None:
     asyncio.run(scenario())
 
 
-def test_what_a_follower_cannot_go_on_with_is_an_error() -> None:
+def test_what_a_follower_cannot_continue_with_is_an_error() -> None:
     async def scenario() -> None:
         async with a_log() as log:
             topic = await log.topic("t")

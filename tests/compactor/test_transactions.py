@@ -336,7 +336,7 @@ STEP = st.one_of(
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(STEP, min_size=3, max_size=18), st.sampled_from([1, 300, 1 << 20]), st.data())
-def test_what_consumers_see_is_the_same_before_and_after_compaction(
+def test_consumers_see_the_same_before_and_after_compaction(
     steps: list[list[tuple[int, int, Compression]] | tuple[int, ...]], max_bytes: int, data: st.DataObject
 ) -> None:
     async def whole() -> None:
@@ -410,7 +410,7 @@ def test_a_producers_transactions_one_after_the_other_are_kept_apart(outcomes: t
     asyncio.run(whole())
 
 
-def test_a_log_of_which_nothing_is_left_is_passed_and_goes_on() -> None:
+def test_a_log_of_which_nothing_is_left_is_passed_and_continues() -> None:
     async def whole() -> None:
         log = Log(MemoryStore(ManualClock()))
         await log.write((1, 3, Compression.NONE))
@@ -427,7 +427,7 @@ def test_a_log_of_which_nothing_is_left_is_passed_and_goes_on() -> None:
     asyncio.run(whole())
 
 
-def test_an_open_transaction_behind_a_hole_holds_nobody_up_before_it() -> None:
+def test_an_open_transaction_behind_a_hole_blocks_nobody_before_it() -> None:
     async def whole() -> None:
         log = Log(MemoryStore(ManualClock()))
         await log.write((1, 3, Compression.NONE))

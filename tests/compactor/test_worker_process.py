@@ -62,7 +62,7 @@ def test_a_main_module_that_a_library_has_replaced_is_no_worker_of_spark(
 
 
 @pytest.mark.parametrize(("main", "times"), [("pyspark.daemon", 1), ("pytest.__main__", 0)])
-def test_only_in_a_worker_of_spark_modules_are_no_longer_looked_through(
+def test_only_in_a_worker_of_spark_modules_are_no_longer_scanned(
     main: str, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frozen: list[None] = []

@@ -97,7 +97,7 @@ async def keys_of(store: ObjectStore, prefix: str, **more: Any) -> list[str]:
     return [info.key async for info in store.list(prefix, **more)]
 
 
-def test_what_was_put_is_what_is_got(opened: Open) -> None:
+def test_get_returns_what_was_put(opened: Open) -> None:
     async def scenario(store: ObjectStore) -> None:
         await store.put("a/b/c", [b"one ", bytearray(b"two "), memoryview(b"xthreex")[1:6]])
 
@@ -263,7 +263,7 @@ def test_a_listing_takes_half_a_name_as_its_prefix(opened: Open) -> None:
     run(opened, scenario)
 
 
-def test_a_listing_goes_on_after_a_key(opened: Open) -> None:
+def test_a_listing_continues_after_a_key(opened: Open) -> None:
     keys = ["s/a/1", "s/a/2", "s/b", "s/c/3"]
 
     async def scenario(store: ObjectStore) -> None:
@@ -304,7 +304,7 @@ def test_prefixes_are_the_next_path_parts(opened: Open) -> None:
     run(opened, scenario)
 
 
-def test_what_is_deleted_is_gone(opened: Open) -> None:
+def test_a_deleted_object_is_gone(opened: Open) -> None:
     async def scenario(store: ObjectStore) -> None:
         for key in ("d/a/1", "d/a/2", "d/b"):
             await store.put(key, [b"x"])
@@ -392,7 +392,7 @@ def test_calls_side_by_side_do_not_mix(opened: Open) -> None:
     run(opened, scenario)
 
 
-def test_what_was_put_outlives_the_store_that_put_it(opened: Open) -> None:
+def test_a_stored_object_outlives_the_store_that_put_it(opened: Open) -> None:
     async def write(store: ObjectStore) -> None:
         await store.put("outlive/x", [b"still here"])
 

@@ -161,7 +161,7 @@ def test_the_end_is_in_range_and_what_is_past_it_is_not(factory: Factory) -> Non
     run(factory, scenario)
 
 
-def test_a_commit_asked_twice_is_applied_once(factory: Factory) -> None:
+def test_a_commit_sent_twice_is_applied_once(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
         request = bench.request(batch(3))
         first, second = await asyncio.gather(bench.sequencer.commit(request), bench.sequencer.commit(request))
@@ -259,7 +259,7 @@ def test_an_idempotent_batch_is_stored_once_also_through_another_session(factory
     run(factory, scenario)
 
 
-def test_a_gap_closes_when_the_missing_batch_comes_and_the_other_is_asked_again(factory: Factory) -> None:
+def test_a_gap_closes_when_the_missing_batch_comes_and_the_other_is_retried(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
         producer = (await bench.sequencer.init_producer(InitProducer())).producer_id
         await bench.commit(batch(producer=producer, sequence=0))
@@ -563,7 +563,7 @@ def test_a_merge_puts_one_parquet_run_in_the_place_of_many_and_makes_nothing_you
     run(factory, scenario)
 
 
-def test_a_merge_of_other_runs_than_stand_there_is_refused_as_a_whole(factory: Factory) -> None:
+def test_a_merge_of_other_runs_than_are_there_is_refused_as_a_whole(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
         merge = await two_small_objects(bench)
         (replacement,) = merge.runs
@@ -635,7 +635,7 @@ def test_a_process_keeps_its_broker_id_under_a_higher_epoch(factory: Factory) ->
     run(factory, scenario)
 
 
-def test_a_process_started_anew_is_another_broker_and_fences_who_had_its_address(factory: Factory) -> None:
+def test_a_process_restarted_is_another_broker_and_fences_who_had_its_address(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
         anew = await bench.sequencer.register_agent(msgspec.structs.replace(info("a"), instance=UUID(int=77)))
         assert anew.broker_id > bench.agent.broker_id
@@ -671,7 +671,7 @@ def test_the_rings_generation_rises_with_every_change_of_it(factory: Factory) ->
     run(factory, scenario)
 
 
-def test_who_asks_for_the_coordinator_of_an_agent_that_stopped_renewing_waits_until_it_is_known_who_has_it(
+def test_a_lookup_of_a_silent_coordinator_waits_until_its_successor_is_known(
     factory: Factory,
 ) -> None:
     async def scenario(bench: Bench) -> None:
@@ -796,7 +796,9 @@ def test_looking_for_a_group_makes_none(factory: Factory) -> None:
     run(factory, scenario)
 
 
-def test_a_group_that_is_gone_is_not_made_again_by_whoever_still_holds_its_state(factory: Factory) -> None:
+def test_a_group_that_is_gone_is_not_made_again_by_an_agent_that_still_holds_its_state(
+    factory: Factory,
+) -> None:
     async def scenario(bench: Bench) -> None:
         sequencer, mine = bench.sequencer, bench.agent
         empty = GroupState("g", 4, "Empty", "consumer", [], b"x")
@@ -1048,7 +1050,7 @@ def test_the_next_committer_knows_the_answers_to_repeats(factory: Factory) -> No
     run(factory, scenario)
 
 
-def test_what_a_coordinator_sent_earlier_replaces_nothing_that_it_sent_later(factory: Factory) -> None:
+def test_an_earlier_request_of_a_coordinator_replaces_nothing_of_a_later_one(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
         sequencer, mine = bench.sequencer, bench.agent
         place = (bench.topic.topic_id, 0)
@@ -1337,7 +1339,7 @@ def test_limits_are_named_when_they_are_reached(factory: Factory) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_failed_write_shows_nothing_and_can_be_asked_again(factory: Factory, when: str) -> None:
+def test_a_failed_write_shows_nothing_and_can_be_retried(factory: Factory, when: str) -> None:
     async def scenario(bench: Bench) -> None:
         store = bench.opened.store
         if store is None:

@@ -237,7 +237,7 @@ def test_taking_a_transactional_id_aborts_what_is_open_under_it(factory: Factory
     run(factory, scenario)
 
 
-def test_who_names_what_it_has_gets_the_next_epoch_and_asked_again_the_same(factory: Factory) -> None:
+def test_a_producer_that_names_its_epoch_gets_the_next_one_and_the_same_on_a_retry(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
         mine = await producer(bench)
         first = mine.now
@@ -322,7 +322,7 @@ def test_transactional_ids_that_are_not_used_are_forgotten_unless_something_is_o
 # --- what a transaction holds -------------------------------------------------------------------------
 
 
-def test_what_is_open_is_not_stable_and_its_end_is_one_marker(factory: Factory) -> None:
+def test_an_open_transaction_is_not_stable_and_its_end_is_one_marker(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
         mine = await producer(bench)
         await bench.commit(batch(2))
@@ -383,7 +383,7 @@ def test_a_batch_with_a_number_is_stored_in_that_transaction_only(factory: Facto
     run(factory, scenario)
 
 
-def test_a_batch_asked_twice_is_stored_once_and_neither_it_nor_a_gap_begins_anything(
+def test_a_batch_sent_twice_is_stored_once_and_neither_it_nor_a_gap_begins_anything(
     factory: Factory,
 ) -> None:
     async def scenario(bench: Bench) -> None:
@@ -403,7 +403,7 @@ def test_a_batch_asked_twice_is_stored_once_and_neither_it_nor_a_gap_begins_anyt
     run(factory, scenario)
 
 
-def test_what_is_no_batch_of_a_transaction_is_refused(factory: Factory) -> None:
+def test_a_batch_outside_of_its_transaction_is_refused(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
         mine = await producer(bench)
         plain = batch(producer=mine.now.producer_id, sequence=0)
@@ -417,7 +417,7 @@ def test_what_is_no_batch_of_a_transaction_is_refused(factory: Factory) -> None:
     run(factory, scenario)
 
 
-def test_what_is_verified_must_be_in_the_open_transaction(factory: Factory) -> None:
+def test_a_verified_partition_must_be_in_the_open_transaction(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
         mine = await producer(bench)
         for _ in range(2):
@@ -441,7 +441,7 @@ def test_what_is_verified_must_be_in_the_open_transaction(factory: Factory) -> N
 # --- ends ---------------------------------------------------------------------------------------------
 
 
-def test_an_end_asked_twice_gets_its_first_answer(factory: Factory) -> None:
+def test_an_end_sent_twice_gets_its_first_answer(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
         for commit in (True, False):
             mine = await producer(bench, f"bumping {commit}")
@@ -461,7 +461,7 @@ def test_an_end_asked_twice_gets_its_first_answer(factory: Factory) -> None:
     run(factory, scenario)
 
 
-def test_an_end_without_a_bump_asked_twice_gets_its_first_answer(factory: Factory) -> None:
+def test_an_end_without_a_bump_sent_twice_gets_its_first_answer(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
         mine = await producer(bench)
         with pytest.raises(InvalidTransactionState):
@@ -501,7 +501,7 @@ def test_with_bumps_an_empty_transaction_may_be_aborted_but_not_committed(factor
     run(factory, scenario)
 
 
-def test_who_never_saw_the_answer_to_its_end_goes_on_with_what_it_had(factory: Factory) -> None:
+def test_a_producer_that_missed_the_answer_to_its_end_continues_with_its_epoch(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
         mine = await producer(bench)
         before = mine.now
@@ -513,7 +513,7 @@ def test_who_never_saw_the_answer_to_its_end_goes_on_with_what_it_had(factory: F
     run(factory, scenario)
 
 
-def test_an_end_whose_write_fails_is_asked_again(factory: Factory) -> None:
+def test_an_end_whose_write_fails_is_retried(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
         store = bench.opened.store
         if store is None:
@@ -533,7 +533,7 @@ def test_an_end_whose_write_fails_is_asked_again(factory: Factory) -> None:
     run(factory, scenario)
 
 
-def test_another_committer_goes_on_with_what_is_open(factory: Factory) -> None:
+def test_another_committer_continues_with_what_is_open(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
         store = bench.opened.store
         if store is None:
@@ -692,7 +692,7 @@ def test_a_group_must_have_been_added_unless_it_joins(factory: Factory) -> None:
     run(factory, scenario)
 
 
-def test_what_was_sent_in_a_transaction_adds_nothing_to_a_later_one(factory: Factory) -> None:
+def test_requests_of_a_transaction_add_nothing_to_a_later_one(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
         mine = await producer(bench)
         for number, commit in ((1, True), (2, False)):
@@ -773,7 +773,7 @@ def test_the_end_of_a_transaction_does_not_replace_a_position_that_was_committed
     run(factory, scenario)
 
 
-def test_of_two_transactions_the_position_that_was_sent_later_stays(factory: Factory) -> None:
+def test_the_later_sent_position_of_two_transactions_stays(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
         await stable_group(bench)
         first, second = await producer(bench), await producer(bench, "other")
@@ -833,7 +833,7 @@ def test_the_end_of_a_transaction_does_not_undo_a_reset(factory: Factory) -> Non
     run(factory, scenario)
 
 
-def test_offsets_of_a_transaction_are_fenced_by_member_and_generation_where_they_are_told(
+def test_offsets_of_a_transaction_are_fenced_by_member_and_generation_where_they_are_reported(
     factory: Factory,
 ) -> None:
     async def scenario(bench: Bench) -> None:
@@ -918,7 +918,7 @@ def test_retention_takes_markers_with_what_they_ended(factory: Factory) -> None:
 # --- reading ------------------------------------------------------------------------------------------
 
 
-def test_exactly_the_aborted_ranges_that_overlap_are_told_in_order_of_their_first_offsets(
+def test_exactly_the_aborted_ranges_that_overlap_are_reported_in_order_of_their_first_offsets(
     factory: Factory,
 ) -> None:
     async def scenario(bench: Bench) -> None:
@@ -990,7 +990,7 @@ def test_the_latest_of_many_parts_is_not_told_while_it_is_not_committed(
     run(factory, scenario)
 
 
-def test_what_is_open_is_described_and_counted(factory: Factory) -> None:
+def test_open_transactions_are_described_and_counted(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
         mine, _ = await producer(bench), await producer(bench, "idle")
         await bench.commit(batch(2))

@@ -327,7 +327,7 @@ def test_a_peer_that_speaks_our_version_and_newer_ones_is_answered_in_ours() -> 
     assert answer_hello(theirs, KnownCluster(), (SECRET,), bytes(16))[0].version == max(VERSIONS)
 
 
-def test_a_method_that_the_other_side_does_not_have_is_an_error_that_says_so() -> None:
+def test_a_method_that_the_other_side_does_not_have_is_an_error_that_reports_it() -> None:
     async def ask() -> bytes:
         clock = ManualClock(NOW)
         ours = await local(MemoryRowStore(clock), clock)
@@ -434,7 +434,7 @@ def test_a_database_of_the_version_before_is_brought_up_to_date_and_read_whole(u
         assert compare_metadata(context, schema) == []
 
 
-def test_its_sessions_go_on_and_its_commits_are_answered_as_they_were(url: str) -> None:
+def test_its_sessions_continue_and_its_commits_are_answered_as_they_were(url: str) -> None:
     frames = [decode_frame(memoryview(data)) for _, data in frames_of(golden("rpc"))]
     pairs = [
         (decode_body(asked.body, CommitRequest), msgspec.msgpack.decode(answered.body))
@@ -456,7 +456,7 @@ def test_its_sessions_go_on_and_its_commits_are_answered_as_they_were(url: str) 
     assert {topic.name for topic in known.topics} == {"flights", "weather"}
 
 
-def test_what_is_upgraded_twice_stays_as_it_is(url: str) -> None:
+def test_a_second_upgrade_changes_nothing(url: str) -> None:
     first = on_database(url, reads)
     assert plain(on_database(url, reads)) == plain(first)
 

@@ -74,7 +74,7 @@ def install(folder: Path, host: str) -> None:
     (folder / "tailrace").chmod(0o755)
 
 
-def test_the_walk_runs_as_it_stands(
+def test_the_walk_runs_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     host = f"{own_network()}.3"

@@ -59,7 +59,7 @@ def test_a_shifted_process_has_a_wrong_wall_clock_that_jumps_when_told(tmp_path:
     assert said.stdout.split() == ["3600", "-1000"]
 
 
-def test_a_partition_that_takes_too_long_is_told_by_the_exit_status() -> None:
+def test_a_partition_that_takes_too_long_is_reported_by_the_exit_status() -> None:
     fine = run.Result("a", "", target=2.0, recovery=1.9)
     slow = run.Result("b", "", target=2.0, recovery=2.1)
     wrong = run.Result("c", "", faults={"lost": 1})

@@ -64,7 +64,7 @@ def test_a_declared_size_costs_nothing(codec: Compression, bomb: bytes) -> None:
 
 
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD])
-def test_what_really_unpacks_to_more_than_the_bound_costs_the_bound(codec: Compression) -> None:
+def test_data_that_decompresses_beyond_the_limit_costs_the_limit(codec: Compression) -> None:
     bomb = compress(codec, bytes(40 << 20))
     bound = 2 << 20
 

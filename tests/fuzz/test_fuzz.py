@@ -53,7 +53,7 @@ def test_hostile_bytes_are_taken_or_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(REGRESSIONS.glob("*~*")), ids=lambda path: path.name)
-def test_what_was_once_found_is_no_finding_now(path: Path) -> None:
+def test_an_earlier_finding_is_no_finding_now(path: Path) -> None:
     name = path.name.partition("~")[0]
     tally = Tally(name)
     one(targets()[name], path.read_bytes(), tally)

@@ -136,7 +136,7 @@ def test_a_member_of_a_newer_protocol_speaks_as_itself() -> None:
     }
 
 
-def test_a_share_session_goes_on_until_it_is_refused() -> None:
+def test_a_share_session_continues_until_it_is_refused() -> None:
     known = Known()
     for sent, error_code, following in ((0, 0, 1), (1, 0, 2), (2, 122, 0), (-1, 0, 0)):
         known.learn(ShareFetchResponse(error_code=error_code), ShareFetchRequest("g", "m", sent))

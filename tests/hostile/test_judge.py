@@ -46,7 +46,7 @@ def test_handlers_that_are_a_little_slower_are_let_pass() -> None:
     assert p99_ratio(slices(usual), slices(lambda luck: 1.3 * usual(luck))) < MAX_RATIO
 
 
-def test_a_broker_that_waits_for_a_processor_as_it_has_more_to_do_is_let_pass() -> None:
+def test_a_broker_that_waits_for_a_processor_as_it_has_more_to_do_passes() -> None:
     hostile = slices(lambda luck: 3.0 * usual(luck), waited_s=1.0)
 
     assert p99_ratio(slices(usual), hostile) < MAX_RATIO

@@ -205,7 +205,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
-def test_a_full_disk_stops_producers_and_nothing_else_and_all_goes_on_with_room(
+def test_a_full_disk_stops_producers_and_nothing_else_and_all_continues_with_room(
     small_disk: Path, tmp_path: Path
 ) -> None:
     """Database and objects share the disk, as `serve` has it by default."""

@@ -144,7 +144,7 @@ def refusal(command: list[str], database: str, more: dict[str, str] | None = Non
     return line
 
 
-def test_what_serve_used_elsewhere_is_found_in_its_folder_after_the_stop(tmp_path: Path) -> None:
+def test_stores_outside_of_the_folder_are_found_through_it_after_the_stop(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere.db"
     server = Server(tmp_path, "--database", f"sqlite:///{elsewhere}")
     try:
@@ -311,7 +311,7 @@ def test_a_line_that_is_no_record_ends_produce_after_those_before_it(server: Ser
     assert server.run("consume", "events") == "a\n"
 
 
-def test_a_group_goes_on_where_it_was_and_is_reset_after_a_preview(server: Server) -> None:
+def test_a_group_continues_where_it_was_and_is_reset_after_a_preview(server: Server) -> None:
     server.wait_until_ready()
     server.run("topic", "create", "events")
     server.run("produce", "events", *"abcd")
@@ -422,7 +422,7 @@ def test_a_command_without_a_broker_says_how_to_get_one(server: Server) -> None:
         assert "no broker answers at" in failed.stderr and "tailrace serve" in failed.stderr
 
 
-def test_a_second_serve_on_a_folder_is_told_at_once_who_uses_it(server: Server, tmp_path: Path) -> None:
+def test_a_second_serve_on_a_folder_is_reported_at_once_who_uses_it(server: Server, tmp_path: Path) -> None:
     server.wait_until_ready()
     command = [*COMMAND, "serve", "--data", str(tmp_path / "data"), "--http", "127.0.0.1:0"]
     command += ["--database", "postgresql://nobody@127.0.0.1:1/nothing"]  # opened first, it would be named

@@ -74,7 +74,7 @@ def test_nothing_is_lost_or_doubled_when_an_agent_is_killed_and_one_added(cluste
     assert victim.port not in _leader_ports(cluster.bootstrap, "agents", "x,tailrace_az=az-b").values()
 
 
-def test_all_goes_on_within_seconds_when_the_committer_is_killed(cluster: Cluster) -> None:
+def test_all_continues_within_seconds_when_the_committer_is_killed(cluster: Cluster) -> None:
     _create(cluster, "committers", PARTITIONS)
     committer = cluster.wait_for_committer()
     load = _Load(cluster.bootstrap, "committers", zone="az-a")

@@ -1,4 +1,4 @@
-"""Every answer that can grow is bounded, whatever stands in the log, and what follows it can be asked for."""
+"""Every answer that can grow is bounded, and a next request continues it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_reader_of_many_partitions_far_behind_gets_an_answer_of_bounded_size()
     asyncio.run(scenario())
 
 
-def test_asked_again_for_what_follows_it_reads_everything() -> None:
+def test_retried_for_what_follows_it_reads_everything() -> None:
     async def scenario() -> None:
         async with a_backlog(partitions=40, runs=300) as sequencer:
             at = dict.fromkeys(range(40), 0)
@@ -424,7 +424,7 @@ def test_a_follower_far_behind_gets_the_feed_in_parts(monkeypatch: pytest.Monkey
     run(memory, scenario)
 
 
-def test_what_is_configured_for_clients_is_given_in_pages_of_one_version() -> None:
+def test_client_configs_come_in_pages_of_one_version() -> None:
     rows = [ClientConfigRow(int(ConfigScope.GROUP), f"g{each}", {"a": "v" * 100}) for each in range(6_000)]
     state = HotState({ClientConfigRow: rows})
     request = ClientConfigsRequest(takes_pages=True)

@@ -1,4 +1,4 @@
-"""A consumer that reads committed records gets exactly those, whatever was aborted, swapped or deleted around them."""
+"""A read_committed consumer gets exactly the committed records, after any aborts, swaps and deletions."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ OTHERS_MARKER_BEFORE_ITS_OWN: list[tuple[str, Any]] = [
 )
 @example(OTHERS_MARKER_BEFORE_ITS_OWN)
 @given(st.lists(STEP, min_size=4, max_size=30))
-def test_what_is_read_committed_is_what_was_committed(steps: list[tuple[str, Any]]) -> None:
+def test_read_committed_returns_what_was_committed(steps: list[tuple[str, Any]]) -> None:
     async def whole() -> None:
         clock = ManualClock()
         log = Log(Committer(MemoryRowStore(clock), clock, SeededEntropy(1)))

@@ -1,4 +1,4 @@
-"""The committer where requests, rows or the store are bad: what fails, fails alone; a term has an epoch of its own."""
+"""The committer with bad requests, rows and stores: failures stay alone, and each term has its own epoch."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_request_whose_decision_breaks_fails_alone_and_for_good() -> None:
 
 
 @pytest.mark.parametrize("bad", [{0}, {39}, {7, 20, 21}, set(range(40))])
-def test_what_the_store_refuses_fails_alone_and_nothing_is_loaded_anew(bad: set[int]) -> None:
+def test_a_request_that_the_store_refuses_fails_alone_and_nothing_is_reloaded(bad: set[int]) -> None:
     async def use(world: World) -> None:
         world.store.refuse(of_bad_ids)
         answers = await world.together(
@@ -191,7 +191,7 @@ def test_a_committer_whose_last_checkpoint_breaks_gives_the_lease_back() -> None
     run(use)
 
 
-def test_a_committer_that_can_not_show_what_it_wrote_ends_and_gives_the_lease_back() -> None:
+def test_a_committer_that_cannot_show_what_it_wrote_ends_and_gives_the_lease_back() -> None:
     async def use(world: World) -> None:
         world.sequencer._view.feed.publish = breaks  # type: ignore[method-assign, assignment]
         with pytest.raises(SequencerUnavailable):
@@ -269,7 +269,7 @@ def test_a_last_write_that_never_ends_keeps_no_next_term_from_beginning() -> Non
     run(use)
 
 
-def test_a_stalled_committer_that_nobody_replaced_goes_on_without_loading_anew() -> None:
+def test_a_stalled_committer_that_nobody_replaced_continues_without_reloading() -> None:
     async def use(world: World) -> None:
         world.clock.advance(60.0)  # nothing ran meanwhile, its lease is over
         assert not world.sequencer.is_committer
@@ -446,9 +446,7 @@ def test_a_committer_that_breaks_down_gives_its_lease_up(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("stopped_s", "error"), [(60.0, SequencerUnavailable), (0.0, RequestFailed)])
-def test_what_goes_wrong_while_the_lease_runs_out_is_no_bug(
-    stopped_s: float, error: type[SequencerError]
-) -> None:
+def test_an_error_while_the_lease_expires_is_no_bug(stopped_s: float, error: type[SequencerError]) -> None:
     """What was read of the database before and after may be of two committers."""
 
     async def use(world: World) -> None:

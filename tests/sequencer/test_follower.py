@@ -140,7 +140,7 @@ def test_taking_over_looks_at_the_end_of_the_journal_and_loads_nothing() -> None
     run(use)
 
 
-def test_a_copy_that_the_journal_no_longer_reaches_is_loaded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_that_the_journal_no_longer_reaches_is_reloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sequencer.reading.journal.MAX_ROWS", 4)
 
     async def use(world: World) -> None:
@@ -205,7 +205,7 @@ def test_callers_that_come_together_share_two_looks() -> None:
     run(use)
 
 
-def test_what_is_called_up_to_date_has_what_was_written_before_the_call() -> None:
+def test_an_up_to_date_copy_has_everything_written_before_the_call() -> None:
     async def use(world: World) -> None:
         await world.create("a")
         follower = await world.following()
@@ -252,7 +252,7 @@ def _written(draft: Draft) -> Changes:
     return draft.changes
 
 
-def test_nobody_keeps_a_state_that_was_given_back_or_is_followed_no_more() -> None:
+def test_a_released_state_is_kept_by_nobody() -> None:
     async def use(world: World) -> None:
         await world.create("a")
         follower = await world.following()
@@ -272,7 +272,7 @@ def test_nobody_keeps_a_state_that_was_given_back_or_is_followed_no_more() -> No
     run(use)
 
 
-def test_a_committer_that_loads_anew_keeps_nothing_of_its_earlier_state() -> None:
+def test_a_committer_that_reloads_keeps_nothing_of_its_earlier_state() -> None:
     async def use(world: World) -> None:
         await world.create("a")
         view = world.committer._view

@@ -1,4 +1,4 @@
-"""What groups hold is bounded for all of them together; those that do not grow go on."""
+"""The bytes of all groups together are bounded; groups that do not grow continue."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def saved(agent: AgentLease, name: str, size: int, turn: int = -1) -> SaveGroup:
     return SaveGroup(agent.broker_id, agent.epoch, state, may_create=True, turn=turn)
 
 
-def test_groups_that_grow_above_the_bytes_of_all_are_refused_and_the_others_go_on() -> None:
+def test_groups_that_grow_above_the_bytes_of_all_are_refused_and_the_others_continue() -> None:
     async def scenario() -> None:
         clock = ManualClock()
         settings = SequencerSettings(max_group_bytes=4 * MIB)

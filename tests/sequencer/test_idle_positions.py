@@ -199,7 +199,7 @@ def test_no_more_is_looked_up_than_is_decided_next(monkeypatch: pytest.MonkeyPat
     run(use)
 
 
-def test_what_was_looked_up_is_noted_in_steps() -> None:
+def test_looked_up_rows_are_noted_in_steps() -> None:
     keys = [("g", UUID(int=1), partition) for partition in range(1_000)]
     rows = [GroupOffsetRow(*key, 5, 0, "", 0, None) for key in keys]
     steps = list(Draft(HotState({}), 0).note_rows({GroupOffsetRow: keys}, [rows]))
@@ -222,7 +222,7 @@ def test_a_group_that_is_deleted_after_large_commits_is_read_once(monkeypatch: p
     run(use)
 
 
-def test_what_a_group_of_requests_looks_up_is_one_round_trip_to_postgresql() -> None:
+def test_the_look_ups_of_a_group_are_one_round_trip_to_postgresql() -> None:
     time_and_objects = 2
     assert CONNECTIONS["commits"] >= time_and_objects + len(LOOKED_UP)
 
@@ -253,7 +253,7 @@ def test_the_end_of_a_transaction_looks_its_idle_positions_up() -> None:
     run(use)
 
 
-def test_what_a_group_commits_and_is_deleted_with_in_one_transaction_is_gone() -> None:
+def test_positions_committed_and_deleted_in_one_transaction_are_gone() -> None:
     async def use(world: World) -> None:
         for partition in (0, 1):
             await world.commit_position("g", 3, partition)
@@ -307,7 +307,7 @@ def test_neither_a_cold_start_nor_a_follower_loads_positions_and_a_new_committer
 # --- questions
 
 
-def test_a_groups_positions_are_told_in_pages_without_those_of_deleted_topics() -> None:
+def test_a_groups_positions_are_reported_in_pages_without_those_of_deleted_topics() -> None:
     async def use(world: World) -> None:
         gone = await world.sequencer.create_topic(CreateTopic("gone", 2, {}))
         places = [(topic.topic_id, partition) for topic in (world.topic, gone) for partition in (0, 1)]
@@ -417,7 +417,7 @@ def test_groups_that_have_grown_since_they_were_counted_are_read_page_by_page(
     run(use)
 
 
-def test_what_is_written_and_not_shown_yet_is_answered_once_it_is_shown() -> None:
+def test_a_written_change_is_answered_once_it_is_visible() -> None:
     async def use(world: World) -> None:
         await world.commit_position("g", 3)
         world.rows.fail_next_write("after")
@@ -461,7 +461,7 @@ class NeverRead(dict[K, V]):
     keys = values = items = __iter__  # type: ignore[assignment]
 
 
-def test_what_is_pending_in_all_other_groups_is_not_looked_through() -> None:
+def test_pending_positions_of_other_groups_are_not_scanned() -> None:
     async def use(world: World) -> None:
         for partition in (0, 1):
             await world.commit_position("g", 3, partition)
@@ -476,7 +476,7 @@ def test_what_is_pending_in_all_other_groups_is_not_looked_through() -> None:
 
 
 @pytest.mark.parametrize("are_named", [True, False])
-def test_a_position_is_told_as_its_transaction_left_it_or_said_to_be_pending(are_named: bool) -> None:
+def test_a_position_is_reported_as_its_transaction_left_it_or_said_to_be_pending(are_named: bool) -> None:
     async def use(world: World) -> None:
         await world.commit_position("g", 3)
         ref = await world.send_pending("g", 7, 0)
@@ -555,7 +555,7 @@ def test_one_that_is_committed_between_the_look_and_the_decision_is_kept() -> No
     run(use)
 
 
-def test_a_pass_reads_so_many_positions_and_the_next_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_reads_so_many_positions_and_the_next_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expiry, "POSITIONS_AT_ONCE", 2)
     monkeypatch.setattr(expiry, "MOST_POSITIONS", 4)
 
@@ -697,7 +697,7 @@ def test_a_second_deletion_of_a_group_waits_for_the_first(is_retry: bool) -> Non
 
 
 @pytest.mark.usefixtures("deleted_in_pages")
-def test_a_deletion_goes_on_after_a_page_that_others_have_deleted() -> None:
+def test_a_deletion_continues_after_a_page_that_others_have_deleted() -> None:
     async def use(world: World) -> None:
         wide = await world.sequencer.create_topic(CreateTopic("wide", 5, {}))
         await world.commit_wide("g", wide)
@@ -737,7 +737,7 @@ def test_a_deletion_takes_nothing_from_the_group_that_was_made_after_another_del
 
 
 @pytest.mark.usefixtures("deleted_in_pages")
-def test_few_deletions_of_a_group_wait_and_a_cancelled_one_holds_up_none(
+def test_few_deletions_of_a_group_wait_and_a_cancelled_one_blocks_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(group_deletion, "DELETIONS_OF_A_GROUP", 2)

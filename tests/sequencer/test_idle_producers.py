@@ -121,7 +121,7 @@ def test_one_statement_looks_up_all_producers_of_a_group() -> None:
     run(use)
 
 
-def test_what_a_group_needs_of_the_database_is_asked_for_at_once() -> None:
+def test_all_rows_that_a_group_needs_are_read_at_once() -> None:
     async def use(world: World) -> None:
         earlier = world.stored(world.session)
         world.rows.meeting = asyncio.Barrier(3)  # whoever comes alone waits for ever

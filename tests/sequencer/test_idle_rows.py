@@ -1,4 +1,4 @@
-"""What is asked often visits no rows but its own, however many idle ones there are."""
+"""Frequent requests read no idle rows."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_those_who_register_in_one_group_see_each_other() -> None:
     assert (second.broker_id, second.epoch) == (first.broker_id, first.epoch + 1)
 
 
-def test_what_is_written_moves_the_indexes(state: Watched) -> None:
+def test_writes_update_the_indexes(state: Watched) -> None:
     draft = Draft(state, NOW)
     leases.register_agent(draft, info(7), ME, SETTINGS)
     draft.delete(AgentRow, 9)
@@ -241,7 +241,7 @@ def test_groups_with_nothing_to_let_go_are_not_looked_at_by_the_committer() -> N
         )
 
 
-def test_what_watches_groups_keeps_no_position_in_memory() -> None:
+def test_the_group_watch_keeps_no_position_in_memory() -> None:
     watch = GroupWatch(SETTINGS)
     for expires_ms in (None, NOW + 1):
         position = GroupOffsetRow("g", UUID(int=1), 0, 5, 0, "", NOW, expires_ms)
@@ -361,7 +361,7 @@ def test_a_transactional_id_is_forgotten_when_its_time_has_come_and_not_before()
     assert sorted(later) == sorted([unused[0], ("t3",)]), "one could not be removed, one was used later"
 
 
-def test_what_is_kept_for_repeats_is_forgotten_in_time_and_a_write_that_goes_on_is_not() -> None:
+def test_what_is_kept_for_repeats_is_forgotten_in_time_and_a_write_that_continues_is_not() -> None:
     state = idle(10)
     maintenance = Maintenance(state, SETTINGS)
     asyncio.run(maintenance.fill())

@@ -1,4 +1,4 @@
-"""Which commits ask the store for their object's row."""
+"""The commits that look up their object's row in the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sequencer's metrics: each event that it tells is in the page that is scraped."""
+"""The sequencer's metrics: each reported event is on the scraped page."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_an_offset_that_another_server_shows_already_is_not_out_of_range() -> No
     asyncio.run(asyncio.wait_for(scenario(), PATIENCE_SECONDS))
 
 
-def test_an_open_transaction_is_told_with_the_epoch_in_which_it_is_open() -> None:
+def test_an_open_transaction_is_reported_with_the_epoch_in_which_it_is_open() -> None:
     topic_id, named = UUID(int=1), TransactionRow.new("a", producer_id=7, timeout_ms=1, now_ms=0)
     ongoing = replace_row(named, producer_epoch=2, state=TransactionState.ONGOING)
     state = HotState({TransactionRow: [ongoing], OpenRangeRow: [OpenRangeRow(topic_id, 0, 7, 19)]})

@@ -67,7 +67,7 @@ def found(recent: RecentRuns, partition: int, offset: int, *most: int) -> list[R
     return kept.runs
 
 
-def test_what_is_not_kept_is_asked_of_the_store() -> None:
+def test_runs_not_in_memory_are_read_from_the_store() -> None:
     recent = RecentRuns(100)
     assert found(recent, 0, 0, 100, ANY) is None
     apply(recent, Changes(), {PLACE: [run_at(5, 8)]})
@@ -87,7 +87,7 @@ def test_a_run_that_was_replaced_or_deleted_is_not_given() -> None:
     assert found(recent, 0, 9, 100, ANY) == [run_at(9, 12)]
 
 
-def test_what_does_not_join_what_is_kept_starts_anew() -> None:
+def test_a_run_that_is_not_adjacent_starts_the_window_over() -> None:
     recent = RecentRuns(100)
     apply(recent, Changes(), {PLACE: [run_at(0, 5)]})
     apply(recent, Changes(), {PLACE: [run_at(7, 9)]})
@@ -157,7 +157,7 @@ def test_a_partition_that_others_join_is_cut_to_its_share_and_not_forgotten() ->
     assert found(recent, 1, 0, ANY, ANY) == [other]
 
 
-def test_what_follows_a_run_that_was_replaced_is_kept() -> None:
+def test_runs_after_a_replaced_run_are_kept() -> None:
     recent = RecentRuns(100)
     apply(recent, Changes(), {PLACE: [run_at(0, 5), run_at(5, 8), run_at(8, 9)]})
     recent.forget({PLACE: 5})

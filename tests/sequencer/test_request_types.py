@@ -1,4 +1,4 @@
-"""What may travel in a request of the sequencer's interface."""
+"""The types that requests of the sequencer's interface may contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each method does: the tables of decisions and queries against the interface."""
+"""The tables of decisions and queries cover the interface."""
 
 from __future__ import annotations
 

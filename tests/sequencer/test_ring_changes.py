@@ -1,4 +1,4 @@
-"""A change of the ring sends the members that changed; who knows too little is sent all of it."""
+"""A change of the ring sends the changed members; a caller that knows too old a ring gets all of it."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def test_without_any_server_the_caller_is_told_once_its_patience_ends() -> None:
     run(use)
 
 
-def test_requests_whose_first_answer_was_lost_succeed_when_asked_again() -> None:
+def test_requests_whose_first_answer_was_lost_succeed_when_retried() -> None:
     async def use(world: World) -> None:
         remote = world.remote()
         world.lose_answers = 1

@@ -306,7 +306,7 @@ def test_a_server_says_as_of_which_number_it_has_the_rows_and_that_it_has_none_y
     run(use)
 
 
-def test_a_server_that_loads_its_copy_lets_a_late_committer_go_on_and_loads_once_to_take_over() -> None:
+def test_a_server_that_loads_its_copy_lets_a_late_committer_continue_and_loads_once_to_take_over() -> None:
     async def use(world: World) -> None:
         load, loads = world.store.load, 0
 
@@ -461,7 +461,7 @@ def test_clients_whose_server_was_away_for_a_moment_come_back_to_it() -> None:
     run(use)
 
 
-def test_while_the_databases_disk_is_full_reads_go_on_and_writes_are_put_off() -> None:
+def test_while_the_databases_disk_is_full_reads_continue_and_writes_are_put_off() -> None:
     async def use(world: World) -> None:
         first = world.nodes["a:1"]
         local = first._local
@@ -542,7 +542,7 @@ def test_a_state_that_takes_a_minute_to_load_is_served_at_the_end() -> None:
     asyncio.run(asyncio.wait_for(use(), PATIENCE_SECONDS))
 
 
-def test_the_committer_writes_checkpoints_and_the_next_one_goes_on_from_them() -> None:
+def test_the_committer_writes_checkpoints_and_the_next_one_continues_from_them() -> None:
     async def use() -> None:
         clock, entropy = ManualClock(), SeededEntropy(9)
         rows, bucket = HookedRowStore(clock, cluster_id="c"), MemoryStore(clock)
@@ -690,7 +690,7 @@ def test_a_topic_whose_first_checkpoint_takes_long_is_created_and_not_said_to_ex
     asyncio.run(asyncio.wait_for(use(), PATIENCE_SECONDS))
 
 
-def test_housekeeping_goes_on_after_an_error_that_nobody_foresaw(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_housekeeping_continues_after_an_error_that_was_not_expected(monkeypatch: pytest.MonkeyPatch) -> None:
     async def use(world: World) -> None:
         local = world.nodes["a:1"]._local
         assert local is not None

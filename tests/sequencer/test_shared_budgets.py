@@ -113,7 +113,7 @@ def test_busy_agents_together_make_no_more_early_puts_than_the_clusters_budget()
     assert min(shares) > 0.8 * BUDGET / 4, "and each gets its part"
 
 
-def test_what_idle_agents_leave_goes_to_the_busy_one() -> None:
+def test_the_unused_share_of_idle_agents_goes_to_the_busy_one() -> None:
     busy, *idle = early_puts_of([50.0, 0.2, 0.2, 0.2])
     assert busy > 0.7 * BUDGET and busy + sum(idle) <= BUDGET + 4 / SECONDS
     assert idle == pytest.approx([0.2] * 3, abs=0.03), "theirs are all stored at once"

@@ -1,4 +1,4 @@
-"""Subscriptions: who is sent which changes, when, and how a subscriber learns that it must begin anew."""
+"""Subscriptions: which changes each subscriber gets, when, and how it learns that it must start over."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def spans(change: PartitionChange) -> tuple[int, int, list[tuple[int, int]]]:
     return change.partition, change.high_watermark, added
 
 
-def test_a_subscription_begins_with_the_bounds_and_goes_on_with_each_change() -> None:
+def test_a_subscription_begins_with_the_bounds_and_continues_with_each_change() -> None:
     async def scenario(bench: Bench) -> None:
         await bench.commit(batch(2))
         watcher = Watcher(bench)
@@ -119,7 +119,7 @@ def test_a_commit_costs_as_much_as_its_partitions_have_subscribers() -> None:
     run(memory, scenario)
 
 
-def test_what_was_not_taken_is_sent_again() -> None:
+def test_changes_that_were_not_taken_are_sent_again() -> None:
     async def scenario(bench: Bench) -> None:
         watcher = Watcher(bench)
         await watcher.call(0)
@@ -155,7 +155,7 @@ def test_a_change_of_the_subscription_that_comes_twice_or_late_counts_once() -> 
     run(memory, scenario)
 
 
-def test_what_is_removed_and_added_by_one_call_begins_anew() -> None:
+def test_a_partition_removed_and_added_by_one_call_starts_over() -> None:
     async def scenario(bench: Bench) -> None:
         watcher = Watcher(bench)
         await watcher.call(0)
@@ -166,7 +166,7 @@ def test_what_is_removed_and_added_by_one_call_begins_anew() -> None:
     run(memory, scenario)
 
 
-def test_who_is_not_known_is_told_to_begin_anew() -> None:
+def test_an_unknown_subscriber_is_told_to_start_over() -> None:
     async def scenario(bench: Bench) -> None:
         stranger = Watcher(bench)
         stranger.turn = 4
@@ -176,7 +176,7 @@ def test_who_is_not_known_is_told_to_begin_anew() -> None:
     run(memory, scenario)
 
 
-def test_a_subscriber_that_is_too_slow_begins_anew() -> None:
+def test_a_subscriber_that_is_too_slow_starts_over() -> None:
     async def scenario(bench: Bench) -> None:
         slow, prompt = Watcher(bench, 1), Watcher(bench, 2)
         await slow.call(0)
@@ -238,7 +238,7 @@ def test_a_late_copy_of_a_first_call_begins_no_dropped_subscription() -> None:
     run(memory, scenario)
 
 
-def test_what_a_silent_subscriber_watched_is_freed_some_partitions_at_a_time(
+def test_partitions_of_a_silent_subscriber_are_freed_in_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(subscriptions, "UNWATCHED_AT_ONCE", 2)
@@ -337,7 +337,7 @@ def test_a_swap_says_below_which_offset_runs_are_others_now() -> None:
     run(memory, scenario)
 
 
-def test_deleted_records_and_deleted_topics_are_told() -> None:
+def test_deleted_records_and_deleted_topics_are_reported() -> None:
     async def scenario(bench: Bench) -> None:
         await bench.commit(batch(5))
         watcher = Watcher(bench)
@@ -356,7 +356,7 @@ def test_deleted_records_and_deleted_topics_are_told() -> None:
     run(memory, scenario)
 
 
-def test_an_aborted_transaction_is_told_with_its_marker() -> None:
+def test_an_aborted_transaction_is_reported_with_its_marker() -> None:
     async def scenario(bench: Bench) -> None:
         granted = await bench.sequencer.init_producer(InitProducer(-1, -1, "tx", 60_000))
         watcher = Watcher(bench)

@@ -1,4 +1,4 @@
-"""A change of a topic sends that topic; who knows too little is told everything."""
+"""A change of a topic sends that topic; a caller with too old a version gets everything."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def test_a_client_or_a_watch_that_fails_is_a_violation(place: str, instead: Any)
     assert any("as planned" in violation for violation in violations)
 
 
-def test_after_a_recovery_a_record_that_overtook_another_of_its_idempotent_producer_is_told() -> None:
+def test_after_a_recovery_a_record_that_overtook_another_of_its_idempotent_producer_is_reported() -> None:
     sent = [
         Sent(client=client, topic="events", partition=0, record=f"{client}/{n}", number=n, guarantee=of, at=n)
         for client, of in (("a", "idempotent"), ("b", "plain"))
@@ -251,7 +251,7 @@ def test_a_process_that_has_crashed_does_nothing_more() -> None:
     assert run_simulated(1, main, end_seconds=100.0) is False
 
 
-def test_a_process_that_has_crashed_while_it_was_stopped_does_not_go_on() -> None:
+def test_a_process_that_has_crashed_while_it_was_stopped_does_not_continue() -> None:
     async def main(loop: SimulatedLoop) -> bool:
         process = SimulatedProcess("one", loop)
         task = process.spawn(asyncio.sleep(1.0))
@@ -282,7 +282,7 @@ def test_a_dead_process_whose_clean_up_takes_long_does_not_make_the_world_late()
     assert run_simulated(1, main, end_seconds=10.0) == "done"
 
 
-def test_what_nobody_will_ever_wake_is_reported_with_its_stack() -> None:
+def test_a_task_that_nothing_will_wake_is_reported_with_its_stack() -> None:
     async def waits_for_ever() -> None:
         await asyncio.Event().wait()
 

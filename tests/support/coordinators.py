@@ -1,4 +1,4 @@
-"""Coordinators of groups over the reference sequencer, on a clock that stands still."""
+"""Group coordinators over the reference sequencer, on a clock that does not move."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_shipped_tables_say_when_and_where_their_prices_were_read(name: str) -> 
         ("name =", "Invalid value"),
     ],
 )
-def test_a_table_that_can_not_be_used_says_why(tmp_path: Path, text: str, said: str) -> None:
+def test_a_table_that_cannot_be_used_says_why(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(text)
     with pytest.raises(BadPrices, match=said):

@@ -1,4 +1,4 @@
-"""What is loaded in bulk is not looked at by the cyclic collector again."""
+"""Rows loaded in bulk are never scanned by the garbage collector again."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_state_that_is_left_alone_is_freed_with_its_last_reference() -> None:
     assert dropped() is None, "nothing else would ever free it"
 
 
-def test_what_is_garbage_already_is_freed_before_a_load_is_left_alone() -> None:
+def test_garbage_is_freed_before_a_load_is_frozen() -> None:
     cycle = HotState({})
     cycle.watch_new(PartitionRow, cycle.rows_after)  # type: ignore[arg-type]
     gc.collect()

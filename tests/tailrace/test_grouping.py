@@ -11,5 +11,5 @@ def test_groups_have_no_more_items_than_they_may() -> None:
     assert list(in_groups([0, 0, 0, 10, 1], int, 10, most_items=2)) == [[0, 0], [0, 10], [1]]
 
 
-def test_nothing_has_no_groups() -> None:
+def test_an_empty_sequence_has_no_groups() -> None:
     assert list(in_groups([], int, 10)) == []

@@ -94,7 +94,7 @@ def run_listener(
 
 
 @LOOPS
-def test_what_is_sent_with_the_handshake_arrives(run: Run, tmp_path: Path) -> None:
+def test_data_sent_with_the_handshake_arrives(run: Run, tmp_path: Path) -> None:
     async def scenario(listener: Listener) -> None:
         for _ in range(20):
             reader = await listener.connect(tls=True)

@@ -241,7 +241,7 @@ def test_partitions_share_small_row_groups_only() -> None:
 
 @PLAIN
 @given(st.data())
-def test_rotten_records_raise_and_never_crash(data: st.DataObject) -> None:
+def test_corrupt_records_raise_and_never_crash(data: st.DataObject) -> None:
     batch = bytearray(simple(1, size=10)[0])
     for _ in range(data.draw(st.integers(1, 3))):
         batch[data.draw(st.integers(61, len(batch) - 1))] = data.draw(st.integers(0, 255))
@@ -260,7 +260,7 @@ def test_rotten_records_raise_and_never_crash(data: st.DataObject) -> None:
     assert [record[1:] for record in after] == [record[1:] for record in expected]
 
 
-def test_a_rotten_row_group_is_reported_never_served() -> None:
+def test_a_corrupt_row_group_is_reported_never_served() -> None:
     written = write(source(simple(3)))
     data = whole(written)
     (group,) = written.row_groups

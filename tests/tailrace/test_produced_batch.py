@@ -1,4 +1,4 @@
-"""What the quick look takes is what the whole check takes, whatever the bytes."""
+"""The fast path accepts only batches that the whole check accepts, with the same result."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_a_header_says_what_was_written() -> None:
 
 
 @pytest.mark.parametrize(("attributes", "most"), [(0, 42 // 7), (4, rb.MAX_RECORDS)])
-def test_a_batch_can_not_say_that_it_has_more_records_than_fit_into_it(attributes: int, most: int) -> None:
+def test_a_batch_cannot_say_that_it_has_more_records_than_fit_into_it(attributes: int, most: int) -> None:
     def saying(count: int) -> memoryview:
         return memoryview(
             rb.assemble(
@@ -93,7 +93,7 @@ def test_a_batch_that_ends_early_is_truncated(end: int) -> None:
         (memoryview(BATCH + BATCH), rb.InvalidRecordBatch),
     ],
 )
-def test_what_no_producer_may_send_is_refused_by_name(
+def test_batches_that_no_producer_may_send_are_refused_by_name(
     buffer: memoryview, error: type[rb.InvalidBatch]
 ) -> None:
     with pytest.raises(error):

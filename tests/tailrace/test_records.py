@@ -26,7 +26,7 @@ PLAIN = settings(deadline=None, max_examples=60, derandomize=True)
 
 @PLAIN
 @given(RECORDS, st.sampled_from(Compression), st.integers(0, 2**50))
-def test_what_is_encoded_is_decoded(
+def test_encoded_values_decode_to_themselves(
     timed: list[tuple[int, NewRecord]], codec: Compression, base_offset: int
 ) -> None:
     batch = encode_batch(
@@ -48,7 +48,7 @@ def test_what_is_encoded_is_decoded(
 @pytest.mark.parametrize("codec", list(Compression))
 @PLAIN
 @given(data=st.data())
-def test_rotten_records_cost_an_error_and_nothing_else(codec: Compression, data: st.DataObject) -> None:
+def test_corrupt_records_cost_an_error_and_nothing_else(codec: Compression, data: st.DataObject) -> None:
     records = [NewRecord(b"k", b"v" * 30, [("h", b"x")])] * 3
     batch = bytearray(encode_batch(records, timestamps=[1, 2, 3], compression=codec))
     for _ in range(data.draw(st.integers(1, 3))):

@@ -325,7 +325,7 @@ def test_a_connection_that_makes_progress_is_not_stalled() -> None:
     with_server(use)
 
 
-def test_strangers_that_say_nothing_keep_no_peer_out() -> None:
+def test_pending_connections_that_say_nothing_keep_no_peer_out() -> None:
     async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
         silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
         while server.connections < 3:
@@ -356,7 +356,7 @@ def test_hundreds_of_peers_that_come_back_together_wait_for_a_busy_server() -> N
     with_server(use)
 
 
-def test_of_too_many_strangers_the_oldest_goes_and_is_counted() -> None:
+def test_the_oldest_of_too_many_pending_connections_is_closed_and_counted() -> None:
     async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
         silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
         with pytest.raises(ConnectionResetError):
@@ -371,7 +371,7 @@ def test_of_too_many_strangers_the_oldest_goes_and_is_counted() -> None:
     with_server(use, {"max_pending_hellos": 2})
 
 
-def test_of_strangers_from_several_addresses_the_one_with_most_loses_its_oldest() -> None:
+def test_the_address_with_most_pending_connections_loses_its_oldest() -> None:
     pending_hellos = PendingHellos[int](limit=4)
     assert [pending_hellos.add(number, "flood") for number in range(3)] == [None] * 3
     assert pending_hellos.add(10, "quiet") is None
@@ -650,7 +650,7 @@ def test_a_server_does_not_accept_a_client_that_skips_the_proof() -> None:
     with_server(use, {"security": security_of(b"s")})
 
 
-def test_who_does_not_finish_the_hello_is_let_go() -> None:
+def test_a_connection_that_does_not_finish_its_hello_is_closed() -> None:
     async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         with pytest.raises(ConnectionResetError):

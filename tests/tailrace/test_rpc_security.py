@@ -1,4 +1,4 @@
-"""RPC between those who share a secret: frames that somebody in between has changed, and secrets that are exchanged."""
+"""RPC between peers with a shared secret: modified frames, and secrets that are replaced."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_welcome_that_was_changed_is_refused(field: str) -> None:
         check_welcome(hello, msgspec.structs.replace(welcome, **{field: changed[field]}), (SECRET,))
 
 
-def test_who_claims_tls_below_a_plain_connection_gets_macs_all_the_same() -> None:
+def test_a_peer_that_claims_tls_on_a_plain_connection_gets_macs_anyway() -> None:
     hello = make_hello(ClusterIdentity(), bytes(16), (SECRET,), is_encrypted=True)
     welcome, _ = answer_hello(hello, KnownCluster(), (SECRET,), bytes(16), is_encrypted=False)
     assert welcome.has_macs

@@ -71,7 +71,7 @@ def test_addresses_may_be_listed_with_commas() -> None:
         ("log_level = 'loud'", "log_level: input should be 'debug', 'info', 'warning' or 'error'; given was 'loud'"),
     ],
 )  # fmt: skip
-def test_what_a_file_has_wrong_is_named(tmp_path: Path, text: str, expected: str) -> None:
+def test_an_error_in_a_file_is_named(tmp_path: Path, text: str, expected: str) -> None:
     file = write(tmp_path, text)
     with pytest.raises(BadSettings) as refused:
         load_settings(Settings, environ={}, file=file)
@@ -90,7 +90,7 @@ def test_an_unknown_variable_is_refused_but_kubernetes_own_are_not() -> None:
     load_settings(Settings, environ=environ)
 
 
-def test_every_error_is_told_at_once_and_secrets_are_not() -> None:
+def test_every_error_is_reported_at_once_and_secrets_are_not() -> None:
     with pytest.raises(BadSettings) as refused:
         load_settings(Settings, flags={"http": "x", "processes": 0, "rpc_secret": 5}, environ={})
     lines = str(refused.value).splitlines()
@@ -98,7 +98,7 @@ def test_every_error_is_told_at_once_and_secrets_are_not() -> None:
     assert "5" not in lines[1]
 
 
-def test_all_mistakes_of_a_file_are_told_at_once(tmp_path: Path) -> None:
+def test_all_mistakes_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
     file = write(
         tmp_path,
         'listn = "a:1"\nhttp = "x"\n[agent]\nlinger = 5\nflush_lanes = 0\n[cache]\nchunk = 1\npeer_failures = "a"\n',
@@ -132,7 +132,7 @@ gateway_client_ca_file = "no.pem"
 """Each is a mistake that is only seen beside other settings, or in a file."""
 
 
-def test_all_mistakes_that_an_agent_would_end_with_are_told_with_those_of_single_values(
+def test_all_mistakes_that_an_agent_would_end_with_are_reported_with_those_of_single_values(
     tmp_path: Path,
 ) -> None:
     file = write(tmp_path, LATE + "rpc_cert_file = 5\n[agent]\nflush_lanes = 0\nlinger = 1\n")
@@ -160,7 +160,9 @@ def test_all_mistakes_that_an_agent_would_end_with_are_told_with_those_of_single
         ('listeners = ["SSL://127.0.0.1:9092"]', "a listener with TLS needs tls.kafka_cert_file"),
     ],
 )
-def test_what_listeners_lack_is_told_to_an_agent_alone(tmp_path: Path, listeners: str, expected: str) -> None:
+def test_missing_settings_of_listeners_are_reported_to_agents_only(
+    tmp_path: Path, listeners: str, expected: str
+) -> None:
     file = write(tmp_path, listeners)
     with pytest.raises(BadSettings) as of_sequencer:
         load_settings(Settings, environ={}, file=file, mistakes_of=sequencer_mistakes)
@@ -169,7 +171,7 @@ def test_what_listeners_lack_is_told_to_an_agent_alone(tmp_path: Path, listeners
         load_settings(Settings, environ={}, file=file, mistakes_of=serve_mistakes)
 
 
-def test_all_that_a_sequencer_and_an_agent_would_end_with_is_told_at_once(tmp_path: Path) -> None:
+def test_all_that_a_sequencer_and_an_agent_would_end_with_is_reported_at_once(tmp_path: Path) -> None:
     places = 'store = "ftp://x"\ndatabase = "mysql://h/n"\nrpc = "0.0.0.0:1"\n'
     unknown, is_open = ["mysql is not", "store 'ftp://x'"], "rpc '0.0.0.0:1' can be reached"
     for file, mistakes_of, expected in (
@@ -204,7 +206,7 @@ def test_mistakes_that_follow_from_another_are_not_told(tmp_path: Path) -> None:
     assert line.startswith("'x': expected NAME://HOST:PORT")
 
 
-def test_all_values_of_a_section_that_do_not_fit_are_told_at_once(tmp_path: Path) -> None:
+def test_all_values_of_a_section_that_do_not_fit_are_reported_at_once(tmp_path: Path) -> None:
     file = write(tmp_path, "[cache]\nchunk_bytes = 0\ntail_gets = 0\n")
     with pytest.raises(BadSettings) as refused:
         load_settings(Settings, environ={}, file=file)

@@ -1,4 +1,4 @@
-"""Mutual TLS: who is served, and files that are replaced while they are in use."""
+"""Mutual TLS: which peers are served, and files that are replaced while in use."""
 
 from __future__ import annotations
 

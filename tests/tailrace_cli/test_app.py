@@ -1,4 +1,4 @@
-"""What the command line answers without a broker."""
+"""Commands without a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds the event loop is measured, and named."""
+"""A task that blocks the event loop is measured and named."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_loop_that_waits_is_late_and_not_held() -> None:
     assert held is not None and held < 0.2
 
 
-def test_who_holds_the_loop_is_measured_and_logged_by_name() -> None:
+def test_a_task_that_blocks_the_loop_is_measured_and_logged_by_name() -> None:
     async def scenario() -> None:
         with loop_watch.watched_loop(SystemClock(), registry):
             await asyncio.sleep(0)
@@ -97,7 +97,7 @@ def test_the_kernel_counts_what_a_thread_waits_for_a_processor() -> None:
     assert wait.seconds() == 0
 
 
-def test_a_stack_is_told_in_one_line_innermost_first() -> None:
+def test_a_stack_is_reported_in_one_line_innermost_first() -> None:
     told = loop_watch.where_is(sys._getframe())
     assert told.startswith("tailrace_cli/test_loop_watch.py:") and "test_a_stack_is_told" in told
     assert loop_watch.where_is(None) == ""

@@ -1,4 +1,4 @@
-"""What a newcomer meets who gives a command arguments that are missing, wrong or hostile: one line, and a status."""
+"""Missing, wrong or hostile arguments of a command: one line on stderr, and an exit status."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("command", "status", "said"), CASES, ids=[case[0] for case in CASES])
-def test_what_is_missing_wrong_or_hostile_gets_one_line_and_a_status(
+def test_missing_wrong_or_hostile_input_gets_one_line_and_a_status(
     served: Served,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -92,7 +92,7 @@ def test_what_is_missing_wrong_or_hostile_gets_one_line_and_a_status(
         ("[", "not a line of JSON"),
     ],
 )
-def test_a_line_of_json_that_is_no_record_is_told(served: Served, line: str, said: str) -> None:
+def test_a_line_of_json_that_is_no_record_is_reported(served: Served, line: str, said: str) -> None:
     done = tailrace("produce", "lines", "--from-json", "-b", served.kafka, stdin=line)
     assert done.returncode == 1 and said in done.stderr and len(done.stderr.splitlines()) == 1
 
@@ -108,7 +108,7 @@ def test_a_standard_stream_may_be_closed_full_or_left(served: Served, redirected
     assert "Traceback" not in done.stderr and "Exception" not in done.stderr
 
 
-def test_a_damaged_object_is_told_with_its_topic_partition_and_offset(tmp_path: Path) -> None:
+def test_a_damaged_object_is_reported_with_its_topic_partition_and_offset(tmp_path: Path) -> None:
     def mixed_objects() -> list[Path]:
         return [path for path in (tmp_path / "data" / "objects").rglob("mixed/**/*") if path.is_file()]
 

@@ -1,4 +1,4 @@
-"""A process's end: it comes when it is asked for, whatever the process waits for."""
+"""A process ends when it is told to, whatever it waits for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tailrace query` prints: rows as JSON, and errors that say what to do."""
+"""The output of `tailrace query`: rows as JSON, and errors that say what to do."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_each_value_is_json(sql: str, shown: Any) -> None:
         ("select offset from flights", '"offset" is a keyword: put it in double quotes'),
     ],
 )
-def test_an_error_says_what_duckdb_can_not_know(sql: str, says: str) -> None:
+def test_an_error_says_what_duckdb_cannot_know(sql: str, says: str) -> None:
     with pytest.raises(duckdb.Error) as error:
         duckdb.connect().execute(sql)
     assert says in _explained(str(error.value), TOPICS)

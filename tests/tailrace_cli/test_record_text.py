@@ -111,7 +111,7 @@ def test_a_time_is_a_moment_or_how_long_ago(text: str, expected: int) -> None:
     assert parse_time_ms(text, NOW_MS) == expected
 
 
-def test_what_is_no_time_is_refused_and_times_beyond_the_calendar_are_numbers() -> None:
+def test_an_invalid_time_is_refused_and_times_beyond_the_calendar_are_numbers() -> None:
     with pytest.raises(CommandFailed, match="'soon' is not a time"):
         parse_time_ms("soon", NOW_MS)
     assert iso_time(2**62) == str(2**62)

@@ -1,4 +1,4 @@
-"""What a process refuses to open to others, and what it says."""
+"""Settings that would open a process to others are refused with advice."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def mode(path: Path) -> int:
         ("localhost.example:1", False),
     ],
 )
-def test_loopback_is_told_by_the_address(address: str, expected: bool) -> None:
+def test_loopback_is_reported_by_the_address(address: str, expected: bool) -> None:
     assert is_loopback(address) is expected
 
 
@@ -166,7 +166,7 @@ def test_a_secret_comes_from_the_settings_or_a_file_or_serves_folder(tmp_path: P
     assert "hush" not in str(refused.value)
 
 
-def test_the_database_password_is_read_anew_and_a_bad_file_keeps_the_last(tmp_path: Path) -> None:
+def test_the_database_password_is_read_again_and_a_bad_file_keeps_the_last(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.touch(0o600)
     file.write_text("one\n")

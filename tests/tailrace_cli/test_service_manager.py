@@ -1,4 +1,4 @@
-"""A service manager is told that the process serves and that its loop turns."""
+"""A service manager is notified that the process serves and that its loop runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_watchdog_is_told_within_each_period_for_as_long_as_the_loop_turns(t
     asyncio.run(scenario())
 
 
-def test_nobody_has_to_be_told() -> None:
+def test_no_notification_is_needed() -> None:
     async def scenario() -> None:
         async with service_manager_notified(ManualClock(), {}) as notify_ready:
             notify_ready()

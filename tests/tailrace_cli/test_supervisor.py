@@ -114,7 +114,7 @@ def test_a_killed_child_is_started_again_and_all_end_when_told() -> None:
     assert first != second
 
 
-def test_a_child_that_can_not_be_started_is_tried_again(tmp_path: Path) -> None:
+def test_a_child_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
     program = tmp_path / "child"
 
     async def scenario() -> None:

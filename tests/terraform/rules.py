@@ -1,4 +1,4 @@
-"""What must hold in terraform/, as rules over parsed files: each takes a module and tells what breaks it.
+"""Rules for terraform/ over parsed files: each takes a module and returns its violations.
 
 A rule is a plain function from a `Module` to complaints, so that test_rules.py can show each of them a
 planted mistake: a rule that can't fail proves nothing.

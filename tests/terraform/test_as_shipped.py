@@ -1,4 +1,4 @@
-"""What Terraform ships, run: user data's files, units and commands, and the compactor's container, as they are.
+"""Runs what Terraform ships: user data's files, units and commands, and the compactor's container.
 
 PostgreSQL behind TLS with a CA of its own and a password, S3 and Secrets Manager at moto, the tables' catalog in a
 file; see machine.py for what of AWS is stood in for.
@@ -194,7 +194,7 @@ def test_the_settings_and_secrets_are_their_owners_alone(
         assert PASSWORDS[0] not in (folder / "tailrace.toml").read_text()
 
 
-def test_every_server_tells_systemd_that_it_serves_and_goes_on_to_say_that_it_lives(
+def test_every_server_tells_systemd_that_it_serves_and_continues_to_say_that_it_lives(
     agents: list[tuple[Machine, Facts]], sequencers: list[Machine]
 ) -> None:
     told = [machine.told["tailrace-sequencer.service"] for machine in sequencers]
@@ -300,7 +300,7 @@ def test_while_the_database_is_away_no_process_ends_and_only_readiness_is_lost(
     assert [process.poll() for machine in machines for process in machine.running.values()] == [None] * 6
 
 
-def test_a_process_that_answers_is_left_alone_and_one_that_hangs_is_started_anew(
+def test_a_process_that_answers_is_left_alone_and_one_that_hangs_is_restarted(
     sequencers: list[Machine],
 ) -> None:
     machine = sequencers[1]
@@ -316,7 +316,7 @@ def test_a_process_that_answers_is_left_alone_and_one_that_hangs_is_started_anew
     wait_until_ready(machine, "tailrace-sequencer.service")
 
 
-def test_an_agent_drains_before_autoscaling_is_told_to_go_on(agents: list[tuple[Machine, Facts]]) -> None:
+def test_an_agent_drains_before_autoscaling_is_told_to_continue(agents: list[tuple[Machine, Facts]]) -> None:
     machine, facts = agents[0]
     facts.values["autoscaling/target-lifecycle-state"] = "Terminated"
     agent = machine.running["tailrace-agent.service"]

@@ -1,4 +1,4 @@
-"""What runs on the instances: settings as Tailrace reads them, units, and how large user data is.
+"""What runs on the instances: settings, units, and the size of user data.
 
 The scripts run here for real, against stand-ins for curl, aws and chown on PATH; test_as_shipped.py runs all of it.
 """

@@ -1,4 +1,4 @@
-"""What only Terraform can tell: the format of the files, and that validations refuse what they should.
+"""Terraform's own checks: the format of the files, and its validations.
 
 Neither needs a provider. Skipped where there is no `terraform` on PATH.
 """

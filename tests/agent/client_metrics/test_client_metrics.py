@@ -1,4 +1,4 @@
-"""Clients' metrics (KIP-714): who is to push what, what is read of it, and what of it is shown."""
+"""Client metrics (KIP-714): which metrics clients push, how they are parsed, and which are shown."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_the_last_pushes_of_ever_new_clients_are_bounded(monkeypatch: pytest.Mon
     assert [sample.labels["attributes"] for sample in samples] == ["0", "1"]
 
 
-def test_what_is_shown_is_bounded_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shown_metrics_are_bounded_and_expire(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pushed, "MAX_CLIENTS", 2)
     registry = CollectorRegistry()
     shown = PushedMetrics(registry)

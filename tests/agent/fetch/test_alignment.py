@@ -1,4 +1,4 @@
-"""How far partitions that are read together may get ahead of each other."""
+"""Alignment limits how far the partitions of a fetch get ahead of each other."""
 
 from __future__ import annotations
 
@@ -45,27 +45,27 @@ def ends(reach: int, *found: Sequence[Run]) -> list[int]:
     return aligned_ends(found, reach * OBJECT_BYTES)
 
 
-def test_who_is_alone_or_ends_within_the_reach_gets_all() -> None:
+def test_a_partition_alone_or_within_the_reach_is_sent_whole() -> None:
     assert ends(2, runs_at(*range(100))) == [NO_END]
     assert ends(5, runs_at(0, 1, 2, 3), runs_at(0, 2, 4)) == [NO_END, NO_END]
     assert ends(5) == []
 
 
-def test_nobody_gets_what_lies_beyond_the_reach() -> None:
+def test_no_partition_is_sent_beyond_the_reach() -> None:
     assert ends(4, runs_at(*range(10)), runs_at(0, 3, 6, 9)) == [40, 20]
 
 
-def test_the_reach_is_told_by_the_density_where_the_slowest_ends_before() -> None:
+def test_the_reach_is_reported_by_the_density_where_the_slowest_ends_before() -> None:
     assert ends(4, runs_at(10, 12), runs_at(10, 14, 16, 17)) == [NO_END, 30], (
         "1.5 commits an object: up to 16"
     )
 
 
-def test_who_is_beyond_the_reach_but_in_sight_waits() -> None:
+def test_a_partition_beyond_the_reach_but_in_sight_waits() -> None:
     assert ends(4, runs_at(*range(10)), runs_at(5, 6)) == [40, 0]
 
 
-def test_who_is_far_ahead_begins_a_group_of_its_own() -> None:
+def test_a_partition_far_ahead_begins_a_group_of_its_own() -> None:
     slow, far = runs_at(*range(10)), runs_at(*range(100, 110))
     assert ends(4, far, slow) == [NO_END, NO_END]
     assert ends(4, far, slow, runs_at(101, 104, 105)) == [40, NO_END, 10]

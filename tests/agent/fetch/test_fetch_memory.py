@@ -87,7 +87,7 @@ def test_many_slow_consumers_stay_within_the_limit_and_are_served_in_order_of_ar
     run(scenario, limit=8 * MIB)
 
 
-def test_who_waits_too_long_gets_nothing_and_stands_in_nobodys_way() -> None:
+def test_a_caller_that_waits_too_long_gets_nothing_and_blocks_no_other() -> None:
     async def scenario(memory: FetchMemory, clock: ManualClock) -> None:
         first = memory.try_grant(5 * MIB, 5 * MIB)
         assert first is not None

@@ -1,4 +1,4 @@
-"""Fetch sessions: what need not be said again, and what is told when a session is not what the client thinks."""
+"""Fetch sessions: requests and answers name only changes; errors when client and agent disagree about a session."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_an_unknown_session_or_epoch_is_refused() -> None:
     assert at_once(every.begin(asking(session_id, 1), "c")) is ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
 
-def test_a_session_ends_when_its_client_says_so() -> None:
+def test_a_session_ends_when_its_client_reports_it() -> None:
     every = sessions()
     session_id = begun(every, asking(0, 0, 0)).session_id
     assert begun(every, asking(session_id, -1, 0)).session_id == 0

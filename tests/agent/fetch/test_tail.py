@@ -186,7 +186,7 @@ def test_while_the_subscription_is_away_fetches_ask_the_sequencer() -> None:
     run(scenario)
 
 
-def test_an_answer_that_comes_late_drops_no_window_and_nothing_is_subscribed_anew() -> None:
+def test_an_answer_that_comes_late_drops_no_window_and_nothing_is_subscribed_again() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic, sequencer = await tailed(bench)
         resets = bench.services.telemetry.window_resets._value

@@ -108,7 +108,7 @@ def test_what_is_told_again_had_nothing_to_send_and_is_good_for_longer_where_it_
         assert said is not None and said.until == 10.0 + good_for
 
 
-def test_what_a_fetch_wants_is_added_once() -> None:
+def test_a_partition_that_a_fetch_wants_is_added_once() -> None:
     windows = Windows(FIRST)
     windows.want(PLACE, 0.0)
     windows.want(PLACE, 0.0)
@@ -201,7 +201,7 @@ def test_a_change_that_was_not_told_yet_is_known_without_asking() -> None:
     ],
     ids=["a reset", "another epoch", "again", "a gap", "a number that falls", "a hole"],
 )
-def test_what_does_not_follow_ends_the_subscription(bad: WatchAnswer) -> None:
+def test_a_change_that_does_not_follow_ends_the_subscription(bad: WatchAnswer) -> None:
     windows = watching()
     with pytest.raises(WindowOutOfSync):
         windows.apply(bad, 0.0)
@@ -210,7 +210,7 @@ def test_what_does_not_follow_ends_the_subscription(bad: WatchAnswer) -> None:
     assert windows.next_request(0.0, 500) == WatchRequest(SECOND, 1, 0, [PLACE], [], 500)
 
 
-def test_what_was_told_outlives_a_restart() -> None:
+def test_an_announced_change_outlives_a_restart() -> None:
     windows = watching(number=9)
     assert end_of(windows) == 5
     windows.restart(SECOND)

@@ -110,7 +110,7 @@ async def put(there: Served, *values: str, partition: int = 0) -> None:
     assert {each["error_code"] for each in reports} == {200}
 
 
-def test_records_come_as_they_are_produced_and_a_reader_goes_on_after_any_of_them(tmp_path: Path) -> None:
+def test_records_come_as_they_are_produced_and_a_reader_continues_after_any_of_them(tmp_path: Path) -> None:
     async def scenario(there: Served) -> None:
         await there.wired.topic("t", partitions=3)
         await put(there, "old")
@@ -131,7 +131,7 @@ def test_records_come_as_they_are_produced_and_a_reader_goes_on_after_any_of_the
     run_served(scenario, tmp_path)
 
 
-def test_a_reader_that_got_no_record_yet_goes_on_where_it_began(tmp_path: Path) -> None:
+def test_a_reader_that_got_no_record_yet_continues_where_it_began(tmp_path: Path) -> None:
     async def scenario(there: Served) -> None:
         await there.wired.topic("t", partitions=2)
         await put(there, "old")
@@ -175,7 +175,7 @@ def test_a_tail_survives_the_restart_of_its_agent(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(whole(), PATIENCE_SECONDS))
 
 
-def test_a_quiet_stream_says_so_and_a_reader_that_left_is_noticed(tmp_path: Path) -> None:
+def test_a_quiet_stream_reports_it_and_a_reader_that_left_is_noticed(tmp_path: Path) -> None:
     async def scenario(there: Served) -> None:
         await there.wired.topic("t")
         async with reading(there) as tail:
@@ -229,7 +229,7 @@ def test_deleted_records_are_a_gap_and_offsets_that_never_were_an_end(tmp_path: 
     run_served(scenario, tmp_path)
 
 
-def test_what_cannot_be_read_is_a_gap_and_the_stream_goes_on(tmp_path: Path) -> None:
+def test_an_unreadable_record_is_a_gap_and_the_stream_continues(tmp_path: Path) -> None:
     async def scenario(there: Served) -> None:
         await there.wired.topic("t")
         sound = batch(b"x", b"y")

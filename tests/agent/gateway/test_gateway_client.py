@@ -1,4 +1,4 @@
-"""What a request of the gateway holds of the agent's memory."""
+"""A gateway's request holds a bounded part of the agent's memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a gateway's client may send that costs much, or is no HTTP: others are served meanwhile, and nothing is left."""
+"""Expensive requests and bytes that are not HTTP: the gateway serves others meanwhile, and releases everything."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_client_that_has_gone_is_not_waited_for(tmp_path: Path) -> None:
     ],
     ids=["no host", "long line", "many fields", "other host", "bad chunk"],
 )
-def test_what_is_no_http_is_refused_and_is_no_error_in_the_log(
+def test_bytes_that_are_not_http_are_refused_and_no_error_in_the_log(
     tmp_path: Path, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(there: Served) -> None:
@@ -139,7 +139,7 @@ def test_records_before_what_is_no_http_are_stored_and_reported(tmp_path: Path) 
     run_served(scenario, tmp_path)
 
 
-def test_what_is_no_http_in_a_body_behind_another_request_is_refused(tmp_path: Path) -> None:
+def test_bytes_that_are_not_http_after_another_request_are_refused(tmp_path: Path) -> None:
     async def scenario(there: Served) -> None:
         await there.wired.topic("t")
         poll = path_of(there, "topics/t/partitions/0/records?offset=latest&timeout_ms=200")

@@ -1,4 +1,4 @@
-"""What a gateway's client may cost: connections, silence, slow reading, memory, and the end of the agent."""
+"""The gateway's limits on its clients: connections, silence, slow reading, memory; and its shutdown."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_connections_above_the_limit_are_closed_and_others_served(tmp_path: Path
     run_served(scenario, tmp_path, max_connections=2)
 
 
-def test_who_begins_a_request_and_never_ends_it_is_closed(tmp_path: Path) -> None:
+def test_a_client_that_never_ends_its_request_is_closed(tmp_path: Path) -> None:
     async def scenario(there: Served) -> None:
         silent, _ = await opened(there)
         trickling, writer = await opened(there)
@@ -93,7 +93,7 @@ def test_one_address_leaves_connections_of_the_gateway_to_others(tmp_path: Path)
     run_served(scenario, tmp_path, max_connections_per_address=1)
 
 
-def test_idle_connections_are_closed_also_after_an_error_that_nobody_foresaw(
+def test_idle_connections_are_closed_also_after_an_error_that_was_not_expected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     close_idle, looks = HttpConnections.close_slow, itertools.count()
@@ -154,7 +154,7 @@ def test_bodies_that_do_not_end_count_as_the_agents_memory_and_have_a_part_of_it
     uvloop.run(whole())
 
 
-def test_a_body_that_does_not_go_on_is_ended(tmp_path: Path) -> None:
+def test_a_body_that_does_not_continue_is_ended(tmp_path: Path) -> None:
     async def scenario(there: Served) -> None:
         await there.wired.topic("t")
         path = there.base.split(str(there.gateway.port))[1] + "/topics/t/records"

@@ -81,7 +81,7 @@ def test_records_without_a_key_that_come_in_requests_of_their_own_go_to_all_part
     run_served(scenario, tmp_path)
 
 
-def test_a_stream_of_records_gets_its_reports_while_it_goes_on(tmp_path: Path) -> None:
+def test_a_stream_of_records_gets_its_reports_while_it_continues(tmp_path: Path) -> None:
     async def scenario(there: Served) -> None:
         await there.wired.topic("t")
         go_on = asyncio.Queue[bytes]()
@@ -123,7 +123,7 @@ def test_a_record_that_is_too_large_fails_alone(tmp_path: Path) -> None:
     run_served(scenario, tmp_path, max_record_bytes=4096)
 
 
-def test_what_is_wrong_before_the_first_record_has_a_status_of_its_own(tmp_path: Path) -> None:
+def test_an_error_before_the_first_record_has_its_own_status(tmp_path: Path) -> None:
     async def scenario(there: Served) -> None:
         await there.wired.topic("t")
         assert (await there.ask("POST", "/topics/other/records", {"value": text("x")}))[0] == 404

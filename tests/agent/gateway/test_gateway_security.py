@@ -164,7 +164,7 @@ def test_the_table_has_every_route() -> None:
     assert sorted(method for method, _ in NEEDS) == sorted(route.method for route in ROUTES)
 
 
-def test_who_may_nothing_can_t_tell_what_is_there_from_what_is_not(tmp_path: Path) -> None:
+def test_a_client_without_permissions_cannot_tell_existing_from_missing_resources(tmp_path: Path) -> None:
     async def scenario(there: Secured, gateway: Served) -> None:
         await there.add_user("nobody")
         made = await there.wired.topic("there")
@@ -304,7 +304,7 @@ def test_a_stream_ends_when_its_user_may_not_read_any_more_or_is_removed(tmp_pat
     run_secured(quick, tmp_path, "SASL_PLAINTEXT")
 
 
-def test_what_any_page_could_have_a_browser_send_is_refused(tmp_path: Path) -> None:
+def test_requests_that_any_web_page_could_make_a_browser_send_are_refused(tmp_path: Path) -> None:
     async def scenario(there: Served) -> None:
         await there.wired.topic("t")
         page = {"Origin": "http://elsewhere.example"}

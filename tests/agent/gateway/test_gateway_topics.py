@@ -77,7 +77,7 @@ def test_the_cluster_and_its_brokers_are_shown_below_both_roots(tmp_path: Path) 
     run_served(scenario, tmp_path)
 
 
-def test_what_is_not_served_is_said_in_json(tmp_path: Path) -> None:
+def test_an_unserved_path_is_answered_in_json(tmp_path: Path) -> None:
     async def scenario(there: Served) -> None:
         root = f"http://127.0.0.1:{there.gateway.port}"
         assert await there.ask("GET", f"{root}/nothing") == (

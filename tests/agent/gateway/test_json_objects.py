@@ -33,7 +33,7 @@ def test_objects_are_cut_apart_however_the_stream_is_divided(
 
 
 @pytest.mark.parametrize("stream", [b"[]", b"1", b'{"a": 1} 2', b"{} }", b"{},{}", b'"{}"'])
-def test_what_is_no_object_is_refused(stream: bytes) -> None:
+def test_bytes_that_are_not_an_object_are_refused(stream: bytes) -> None:
     with pytest.raises(NotAnObject):
         JsonObjects(100).feed(stream)
 

@@ -78,7 +78,9 @@ def test_bytes_that_are_no_text_are_refused(text: bytes) -> None:
     wanted=st.sampled_from(["BINARY", "STRING", "JSON"]),
 )
 @example(key=None, value=b" null", wanted="JSON")
-def test_what_is_read_can_be_produced_again(key: bytes | None, value: bytes | None, wanted: Format) -> None:
+def test_records_that_were_read_can_be_produced_again(
+    key: bytes | None, value: bytes | None, wanted: Format
+) -> None:
     record = Record(7, 1_700_000_000_123, key, value, [("h", b"\x00"), ("n", None)])
     read = record_read(record, cluster_id="c", topic="t", partition=1, key="BINARY", value=wanted)
     text = msgspec.json.encode(read)

@@ -1,4 +1,4 @@
-"""What a reader over HTTP sees of fetched batches: as Java's consumer."""
+"""A reader over HTTP sees the same records of fetched batches as Java's consumer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's assignors: every partition once, to somebody who reads it; even; and as it was where that is even."""
+"""The server's assignors: each partition goes to one subscribed member; balanced; and with few moves."""
 
 from __future__ import annotations
 

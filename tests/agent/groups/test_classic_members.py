@@ -308,7 +308,7 @@ def test_a_client_that_shares_no_assignor_with_the_other_classic_members_is_refu
     assert first.beat() is ErrorCode.REBALANCE_IN_PROGRESS or True
 
 
-def test_another_coordinator_goes_on_with_members_of_both_protocols() -> None:
+def test_another_coordinator_continues_with_members_of_both_protocols() -> None:
     group, (first, second) = a_change("a", "b")
     third = Client(group, FOUR, "c")
     third.join()

@@ -422,7 +422,7 @@ def test_most_members_choose_the_assignor() -> None:
     assert group.assignor == "range"
 
 
-def test_another_agent_goes_on_with_no_rebalance() -> None:
+def test_another_agent_continues_with_no_rebalance() -> None:
     group, known = a_group()
     first, second = Client(group, known, "m-1"), Client(group, known, "m-2", "i-2")
     first.join()

@@ -1,4 +1,4 @@
-"""Coordinators over the reference sequencer: what survives a take-over, and who falls silent."""
+"""Coordinators over the reference sequencer: take-overs, and silent members."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def test_members_that_wait_to_be_told_are_refused_once_the_group_is_lost(
     run(scenario)
 
 
-def test_a_consumer_group_goes_on_at_another_agent_where_it_was() -> None:
+def test_a_consumer_group_continues_at_another_agent_where_it_was() -> None:
     async def scenario(bench: Bench) -> None:
         await bench.sequencer.create_topic(CreateTopic("t", 2, {}))
         await bench.learn_topics()
@@ -341,7 +341,7 @@ def test_a_join_that_waits_past_the_lease_is_not_answered_from_memory() -> None:
     run(scenario)
 
 
-def test_a_group_that_can_not_be_stored_is_let_go() -> None:
+def test_a_group_that_cannot_be_stored_is_released() -> None:
     async def scenario(bench: Bench) -> None:
         async def away(request: SaveGroup) -> None:
             raise SequencerUnavailable("away")
@@ -442,7 +442,7 @@ def test_a_classic_group_stays_one_when_the_client_that_would_upgrade_it_is_refu
     run(scenario)
 
 
-def test_joins_beyond_the_bytes_of_all_groups_come_later_and_earlier_groups_go_on() -> None:
+def test_joins_beyond_the_bytes_of_all_groups_come_later_and_earlier_groups_continue() -> None:
     async def scenario(bench: Bench) -> None:
         agent = bench.agents[0]
         agent.bytes = GroupBytes(64 << 20)

@@ -224,7 +224,7 @@ def test_between_join_and_sync_heartbeats_are_fine_and_commits_are_not() -> None
     assert driver.heartbeat("x", 1) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_who_does_not_join_again_is_out_of_the_next_generation() -> None:
+def test_a_member_that_does_not_rejoin_is_out_of_the_next_generation() -> None:
     driver = Driver()
     driver.stable_pair()
     ticket = driver.join("a")
@@ -290,7 +290,7 @@ def test_a_full_group_takes_no_one() -> None:
     assert driver.answers[driver.join(fresh="b")].code is ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
-def test_of_too_many_ids_that_never_came_back_the_oldest_is_forgotten() -> None:
+def test_the_oldest_of_too_many_unused_ids_is_forgotten() -> None:
     driver = Driver(Group("g", max_size=2))
     for fresh in ("a", "b", "c"):
         ticket = driver.join(fresh=fresh, known=True)
@@ -299,7 +299,7 @@ def test_of_too_many_ids_that_never_came_back_the_oldest_is_forgotten() -> None:
     assert driver.answers[driver.join("a", known=True)].code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_what_members_say_of_themselves_and_are_assigned_is_bounded_together() -> None:
+def test_metadata_and_assignments_of_members_are_bounded_together() -> None:
     driver = Driver(Group("g", max_bytes=1_000))
     driver.join(fresh="a", protocols=[("range", b"x" * 500)])
     full = ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -377,7 +377,7 @@ def test_a_new_group_waits_for_more_members_if_told_so() -> None:
     assert driver.answers[first].generation == driver.answers[second].generation == 1
 
 
-def test_who_takes_over_keeps_generation_members_and_assignment() -> None:
+def test_a_new_coordinator_keeps_generation_members_and_assignment() -> None:
     driver = Driver()
     driver.stable_pair(static=True)
     taken = Driver(at_once(restored(at_once(stored(driver.group)), 500.0, 0.0, 10, 1 << 20)), now=500.0)

@@ -1,4 +1,4 @@
-"""No turn of the loop is long, however many members a group has, and however many partitions they hold."""
+"""Every turn of the loop is short, for any number of members and partitions of a group."""
 
 from __future__ import annotations
 

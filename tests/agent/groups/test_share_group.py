@@ -99,7 +99,7 @@ def test_a_group_that_is_full_takes_nobody() -> None:
     assert beat(group, "a", JOINS, "events").code is ErrorCode.NONE
 
 
-def test_the_next_coordinator_goes_on_and_stores_nothing() -> None:
+def test_the_next_coordinator_continues_and_stores_nothing() -> None:
     group = ShareGroup("g")
     beat(group, "a", JOINS, "events")
     beat(group, "b", JOINS, "events", "other")

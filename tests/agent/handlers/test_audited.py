@@ -92,7 +92,7 @@ def test_changes_of_users_are_told_without_their_keys() -> None:
     run(scenario)
 
 
-def test_changes_of_acls_are_told() -> None:
+def test_changes_of_acls_are_reported() -> None:
     async def scenario(bench: AgentBench) -> None:
         pattern = (ResourceType.TOPIC, "orders", PatternType.LITERAL)
         who = ("User:bob", "*", Operation.READ, Permission.ALLOW)
@@ -188,7 +188,7 @@ def test_changes_of_secret_configs_are_told_without_their_values() -> None:
     run(scenario)
 
 
-def test_deleted_topics_and_groups_are_told() -> None:
+def test_deleted_topics_and_groups_are_reported() -> None:
     async def scenario(bench: AgentBench) -> None:
         orders = (await bench.topic("orders")).topic_id
         returns = (await bench.topic("returns")).topic_id

@@ -1,4 +1,4 @@
-"""How many bytes a fetch counts as available: those that it would send, given enough memory."""
+"""A fetch counts as available the bytes that it would send, given enough memory."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def test_a_refusal_that_repeats_a_long_name_can_be_sent() -> None:
 
 
 @pytest.mark.parametrize("name", ["²", "9" * 5_000, "٣", "-1", "01", "1 "])
-def test_what_only_looks_like_a_number_names_no_broker(name: str) -> None:
+def test_a_name_that_only_looks_like_a_number_names_no_broker(name: str) -> None:
     async def scenario(bench: AgentBench) -> None:
         asked = DescribeConfigsRequest([DescribeConfigsResource(4, name)])
         assert codes_in(await bench.ask(ApiKey.DESCRIBE_CONFIGS, 4, asked)) == {ErrorCode.INVALID_REQUEST}

@@ -51,7 +51,7 @@ def test_no_election_is_needed() -> None:
     run(scenario)
 
 
-def test_a_partition_stays_on_the_brokers_that_are_shown_and_can_not_be_moved() -> None:
+def test_a_partition_stays_on_the_brokers_that_are_shown_and_cannot_be_moved() -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic("t", 3)
         mine = bench.services.identity.broker_id

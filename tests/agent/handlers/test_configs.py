@@ -94,7 +94,7 @@ def test_lists_are_added_to_and_taken_from() -> None:
         (77, "t", [("retention.ms", SET, "1")], ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_what_can_not_be_set_is_refused_with_its_code(
+def test_a_config_that_cannot_be_set_is_refused_with_its_code(
     kind: int, name: str, changes: list[tuple[str, int, str | None]], code: ErrorCode
 ) -> None:
     async def scenario(bench: AgentBench) -> None:
@@ -117,7 +117,7 @@ def test_what_can_not_be_set_is_refused_with_its_code(
         (GROUP, "g", "no.such.key"),
     ],
 )
-def test_what_is_not_set_can_be_deleted_whatever_its_name(kind: int, name: str, key: str) -> None:
+def test_an_unset_config_can_be_deleted_whatever_its_name(kind: int, name: str, key: str) -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic()
         assert await alter(bench, kind, name, (key, DELETE, None)) == 0
@@ -179,7 +179,7 @@ def test_an_empty_list_of_keys_stands_for_all() -> None:
     run(scenario)
 
 
-def test_what_is_set_for_one_agent_is_told_and_changes_no_topic() -> None:
+def test_a_config_of_one_agent_is_reported_and_changes_no_topic() -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic()
         own = str(bench.identity.broker_id)
@@ -413,7 +413,7 @@ def test_resources_of_a_type_that_kafka_does_not_have_are_refused() -> None:
     run(scenario)
 
 
-def test_what_is_not_there_can_not_be_described() -> None:
+def test_a_missing_group_cannot_be_described() -> None:
     async def scenario(bench: AgentBench) -> None:
         assert (await described(bench, TOPIC, "x")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert (await described(bench, BROKER, "99")).error_code == ErrorCode.INVALID_REQUEST

@@ -84,7 +84,7 @@ def test_a_position_on_a_partition_that_another_agent_added_is_stored_at_once() 
     run(scenario)
 
 
-def test_a_topic_that_another_agent_made_anew_is_the_new_one_for_positions() -> None:
+def test_a_topic_that_another_agent_recreated_is_the_new_one_for_positions() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic()
         assert codes(await commit(bench, 9, (0, 7, ""))) == [0]
@@ -95,7 +95,7 @@ def test_a_topic_that_another_agent_made_anew_is_the_new_one_for_positions() -> 
     run(scenario)
 
 
-def test_a_position_of_a_topic_that_another_agent_made_anew_is_found() -> None:
+def test_a_position_of_a_topic_that_another_agent_recreated_is_found() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic()
         made = await elsewhere_made_anew(bench, topic)
@@ -107,7 +107,7 @@ def test_a_position_of_a_topic_that_another_agent_made_anew_is_found() -> None:
     run(scenario)
 
 
-def test_a_topic_that_another_agent_made_anew_is_read_and_cut_as_the_new_one() -> None:
+def test_a_topic_that_another_agent_recreated_is_read_and_cut_as_the_new_one() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic()
         await produce(bench, (0, batch(b"old")))
@@ -123,7 +123,7 @@ def test_a_topic_that_another_agent_made_anew_is_read_and_cut_as_the_new_one() -
     run(scenario)
 
 
-def test_a_producer_is_sent_once_to_look_for_a_topic_that_was_made_anew() -> None:
+def test_a_producer_is_sent_once_to_look_for_a_topic_that_was_recreated() -> None:
     async def scenario(bench: AgentBench) -> None:
         await elsewhere_made_anew(bench, await bench.topic())
         assert codes(await produce(bench, (0, batch(b"1")))) == [UNKNOWN]
@@ -151,7 +151,7 @@ def test_a_topic_that_another_agent_deleted_is_gone_by_name_and_by_id() -> None:
     run(scenario)
 
 
-def test_while_nobody_can_be_asked_the_first_answer_stands() -> None:
+def test_while_nobody_can_be_asked_the_first_answer_is() -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic()
         bench.sequencer.is_away = True

@@ -138,7 +138,7 @@ def test_nobody_but_the_owner_and_the_renewers_changes_a_token_and_the_attempt_i
 
 
 @pytest.mark.parametrize(("user", "access"), [("ANONYMOUS", {}), ("alice", {"by_token": True})])
-def test_who_has_not_logged_in_by_himself_is_given_no_tokens(user: str, access: dict[str, Any]) -> None:
+def test_a_client_logged_in_by_token_gets_no_tokens(user: str, access: dict[str, Any]) -> None:
     async def scenario(bench: AgentBench) -> None:
         token = await ask(bench, create())
         for request in (
@@ -258,7 +258,7 @@ def test_no_more_tokens_are_described_than_there_is_room_for(monkeypatch: pytest
     run(scenario, memory_budget_bytes=LEAST_BUDGET)
 
 
-def test_what_another_secret_made_is_left_out() -> None:
+def test_tokens_of_another_secret_are_left_out() -> None:
     async def scenario(bench: AgentBench) -> None:
         token = await ask(bench, create())
         bench.services.clients = type(bench.services.clients)(token_secret=TOKEN_SECRET + "!")
@@ -269,7 +269,7 @@ def test_what_another_secret_made_is_left_out() -> None:
     run(scenario)
 
 
-def test_a_limit_is_told_as_one() -> None:
+def test_a_limit_is_reported_as_one() -> None:
     async def scenario(bench: AgentBench) -> None:
         assert (await ask(bench, create())).error_code == ErrorCode.NONE
         assert (await ask(bench, create())).error_code == ErrorCode.POLICY_VIOLATION
@@ -287,7 +287,7 @@ def test_too_many_renewers_are_refused() -> None:
     run(scenario)
 
 
-def test_a_lost_sequencer_is_told_as_one() -> None:
+def test_a_lost_sequencer_is_reported_as_one() -> None:
     async def scenario(bench: AgentBench) -> None:
         bench.sequencer.failures["create_token"] = 1
         refused = await ask(bench, create())

@@ -46,7 +46,7 @@ def test_all_topics_come_in_order_of_name_page_by_page() -> None:
     run(scenario)
 
 
-def test_every_partition_is_led_by_a_live_agent_and_an_unknown_topic_is_told() -> None:
+def test_every_partition_is_led_by_a_live_agent_and_an_unknown_topic_is_reported() -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic("t", 2)
         response = await page(bench, "t", "nowhere")

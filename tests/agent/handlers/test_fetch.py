@@ -72,7 +72,7 @@ async def filled(bench: AgentBench, batches: int = 3, size: int = 500) -> Topic:
     return topic
 
 
-def test_what_is_there_is_given_from_the_offset_on_with_the_bounds() -> None:
+def test_existing_records_are_returned_from_the_offset_on_with_the_bounds() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await filled(bench)
         (row,) = rows_of(await fetch(bench, request_of(topic, (0, 1))))
@@ -140,7 +140,7 @@ def test_max_bytes_bound_the_answer_but_the_first_batch_is_always_whole() -> Non
     run(scenario)
 
 
-def test_what_the_sequencer_had_no_room_for_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_beyond_the_sequencers_limit_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sequencer.bounds.MAX_ANSWER_RUNS", 2)
 
     async def scenario(bench: AgentBench) -> None:
@@ -158,7 +158,7 @@ def test_what_the_sequencer_had_no_room_for_is_not_waited_for(monkeypatch: pytes
     run(scenario)
 
 
-def test_an_offset_outside_of_the_log_is_told_at_once() -> None:
+def test_an_offset_outside_of_the_log_is_reported_at_once() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await filled(bench)
         for offset in (4, -1, 1 << 40):
@@ -358,7 +358,7 @@ def test_a_reader_of_old_records_gets_ahead_in_no_partition(monkeypatch: pytest.
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_a_consumer_is_told_to_come_again_when_the_sequencer_can_not_be_asked(
+def test_a_consumer_is_told_to_come_again_when_the_sequencer_cannot_be_asked(
     monkeypatch: pytest.MonkeyPatch, error: SequencerError
 ) -> None:
     async def away(*asked: Any) -> Any:
@@ -374,7 +374,7 @@ def test_a_consumer_is_told_to_come_again_when_the_sequencer_can_not_be_asked(
     run(scenario)
 
 
-def test_the_log_says_what_is_corrupt_and_where_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_says_what_is_corrupt_and_where_to_continue(monkeypatch: pytest.MonkeyPatch) -> None:
     async def corrupt(reader: BatchReader, runs: Any, request: Any) -> Any:
         raise ObjectCorrupt(runs[0].key, 8, 90, "planted")
 
@@ -394,7 +394,7 @@ def test_the_log_says_what_is_corrupt_and_where_to_go_on(monkeypatch: pytest.Mon
     run(scenario)
 
 
-def test_nobody_waits_for_a_partition_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_partition_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BatchReader, "reach_bytes", 4 * 6_000)
 
     async def scenario(bench: AgentBench) -> None:

@@ -1,4 +1,4 @@
-"""What a client is sent once compaction has dropped aborted records and markers."""
+"""Fetches of partitions from which compaction has dropped aborted records and markers."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def test_offsets_of_an_open_transaction_are_deleted_also_where_the_group_has_no_
     run(scenario)
 
 
-def test_of_members_that_are_no_consumers_nobody_knows_what_they_read() -> None:
+def test_the_topics_of_members_that_are_not_consumers_are_unknown() -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic()
         await joined(bench, b"anything", "connect")

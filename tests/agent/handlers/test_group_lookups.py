@@ -1,4 +1,4 @@
-"""Asking about groups that are not there: whoever asks, and however often, none is made of it."""
+"""Requests about missing groups create none."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_no_question_about_a_group_makes_one() -> None:
 
 @pytest.mark.parametrize(("version", "message"), [(1, "NONE"), (3, "NONE"), (4, ""), (6, "")])
 @pytest.mark.parametrize("key_type", [0, 1])
-def test_a_coordinator_is_told_with_kafkas_message(version: int, message: str, key_type: int) -> None:
+def test_a_coordinator_is_reported_with_kafkas_message(version: int, message: str, key_type: int) -> None:
     async def scenario(bench: AgentBench) -> None:
         one = FindCoordinatorRequest("g", key_type)
         many = FindCoordinatorRequest(key_type=key_type, coordinator_keys=["g"])
@@ -69,7 +69,7 @@ def test_a_coordinator_is_told_with_kafkas_message(version: int, message: str, k
 
 
 @pytest.mark.parametrize("named", [(None, "range"), ("consumer", None), (None, None)])
-def test_who_syncs_names_the_protocol_and_its_type(named: tuple[str | None, str | None]) -> None:
+def test_a_sync_names_the_protocol_and_its_type(named: tuple[str | None, str | None]) -> None:
     async def scenario(bench: AgentBench) -> None:
         for version, code in (
             (4, ErrorCode.UNKNOWN_MEMBER_ID),
@@ -88,7 +88,7 @@ def joining(group_id: str, member_id: str = "") -> JoinGroupRequest:
     )
 
 
-def test_where_no_more_groups_are_taken_clients_are_told_to_ask_again_and_known_groups_go_on() -> None:
+def test_where_no_more_groups_are_taken_clients_are_told_to_ask_again_and_known_groups_continue() -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic()
 

@@ -40,7 +40,7 @@ async def located(bench: AgentBench) -> None:
     await bench.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest("g"))
 
 
-def test_what_can_not_be_committed_has_its_own_code() -> None:
+def test_each_offset_that_cannot_be_committed_has_its_own_code() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic()
         rows = await commit(bench, 9, (0, 5, "note"), (1, 6, "x" * 5000), (7, 1, ""))

@@ -1,4 +1,4 @@
-"""Metadata: what is created by asking, and who leads for whom."""
+"""Metadata: topics that a request creates, and the leader in each client's zone."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_topics_are_named_by_id_too_and_no_list_means_all() -> None:
     run(scenario)
 
 
-def test_a_large_answer_is_made_once_for_all_who_ask_the_same_and_anew_after_a_change(
+def test_a_large_answer_is_made_once_for_all_who_ask_the_same_and_again_after_a_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[int] = []

@@ -1,4 +1,4 @@
-"""Who commits or reads positions while the sequencer has too much to do waits, and asks the same coordinator again."""
+"""While the sequencer is overloaded, clients that commit or fetch offsets wait and retry with the same coordinator."""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ def test_a_topic_created_elsewhere_is_found_without_waiting() -> None:
     run(scenario)
 
 
-def test_the_acks_and_versions_that_can_not_be_are_refused() -> None:
+def test_the_acks_and_versions_that_cannot_be_are_refused() -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic()
         (row,) = await produce(bench, (0, batch(b"1")), acks=2)
@@ -386,7 +386,7 @@ def test_a_compacted_topic_refuses_records_without_a_key_and_says_which(compress
     run(scenario)
 
 
-def test_records_of_a_compacted_topic_that_can_not_be_read_are_refused() -> None:
+def test_records_of_a_compacted_topic_that_cannot_be_read_are_refused() -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic(cleanup_policy="compact")
         broken = with_bytes(batch(b"1"), 61, b"\xff", sum_again=True)
@@ -457,7 +457,7 @@ def test_a_batch_with_a_new_time_in_front_does_not_keep_what_was_refused(
     run(scenario)
 
 
-def test_a_producer_in_a_transaction_is_sent_away_only_when_it_is_told_at_once() -> None:
+def test_a_producer_in_a_transaction_is_sent_away_only_when_it_is_reported_at_once() -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic()
         bench.identity.is_leaving = True

@@ -63,7 +63,7 @@ def test_where_no_more_transactional_ids_are_taken_producers_are_told_to_ask_aga
     ],
     ids=["empty id", "no epoch", "no producer id", "no time", "too long"],
 )
-def test_what_can_not_be_granted_has_its_code(fields: dict[str, Any], code: ErrorCode) -> None:
+def test_a_refused_grant_has_its_error_code(fields: dict[str, Any], code: ErrorCode) -> None:
     async def scenario(bench: AgentBench) -> None:
         response = await init(bench, **fields)
         assert (response.error_code, response.producer_id) == (code, -1)

@@ -99,7 +99,7 @@ def test_quotas_are_set_found_by_filters_and_removed() -> None:
         ({"user": "u"}, {"producer_byte_rate": 2.0**63 + 2048}),
     ],
 )
-def test_what_kafka_refuses_is_refused_and_hinders_nothing_else(
+def test_a_request_that_kafka_refuses_is_refused_and_affects_nothing_else(
     entity: Entity, limits: dict[str, float | None]
 ) -> None:
     async def scenario(bench: AgentBench) -> None:

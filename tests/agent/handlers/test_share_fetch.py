@@ -1,4 +1,4 @@
-"""ShareFetch and ShareAcknowledge: who gets which record, sessions, and what becomes of records (KIP-932)."""
+"""ShareFetch and ShareAcknowledge: acquired records, sessions, and the states of records (KIP-932)."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_a_waiting_fetch_gets_what_is_produced_meanwhile() -> None:
     run(scenario)
 
 
-def test_what_is_released_rejected_or_held_too_long_goes_on_as_it_should() -> None:
+def test_what_is_released_rejected_or_held_too_long_continues_as_it_should() -> None:
     async def scenario(bench: AgentBench) -> None:
         first = await filled(bench, 4)
         second = await Member(bench, "b").join()
@@ -286,7 +286,7 @@ async def letters_now(bench: AgentBench) -> list[tuple[bytes | None, bytes | Non
 
 
 @pytest.mark.parametrize(("copy", "content"), [("true", (b"k", b"x")), ("false", (None, None))])
-def test_what_a_group_gives_up_goes_to_its_dead_letter_topic(
+def test_undeliverable_records_go_to_the_dead_letter_topic(
     copy: str, content: tuple[bytes | None, bytes | None]
 ) -> None:
     async def scenario(bench: AgentBench) -> None:
@@ -355,7 +355,7 @@ def test_a_tenants_group_names_the_tenants_topics_alone() -> None:
     assert stored_beside("g", "dlq.t") == "dlq.t"
 
 
-def test_a_topic_that_takes_no_dead_letters_holds_nobody_up() -> None:
+def test_a_topic_that_takes_no_dead_letters_blocks_nobody() -> None:
     async def scenario(bench: AgentBench) -> None:
         member = await filled(bench, 1)
         await bench.topic("dlq.t", 1)
@@ -467,7 +467,7 @@ def test_sessions_have_epochs() -> None:
     run(scenario)
 
 
-def test_who_gets_no_session_is_told_after_his_wait() -> None:
+def test_a_client_that_gets_no_session_is_refused_after_its_wait() -> None:
     async def scenario(bench: AgentBench) -> None:
         await (await filled(bench, 1)).asked()
         asked_at = bench.clock.monotonic()
@@ -530,7 +530,7 @@ def test_only_members_are_given_records() -> None:
     run(scenario, **EARLIEST)
 
 
-def test_what_has_no_offsets_to_be_altered_or_deleted_is_told_why() -> None:
+def test_offsets_that_cannot_be_altered_or_deleted_have_a_reason() -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic("t", 1)
         await located(bench)
@@ -584,7 +584,7 @@ def test_offsets_are_described_altered_and_deleted_once_the_members_have_left() 
     run(scenario, **EARLIEST)
 
 
-def test_offsets_of_a_topic_that_another_agent_made_anew_are_altered_and_deleted_as_the_new_ones() -> None:
+def test_offsets_of_a_topic_that_another_agent_recreated_are_altered_and_deleted_as_the_new_ones() -> None:
     async def scenario(bench: AgentBench) -> None:
         await filled(bench, 3)
         await beat(bench, -1, "a")
@@ -650,7 +650,7 @@ def test_markers_aborted_records_and_holes_are_skipped() -> None:
     assert span_of(read, 2, is_strict=False).end_offset == 4
 
 
-def test_what_may_be_said_of_a_partition_at_once_is_bounded_and_in_order() -> None:
+def test_the_work_on_a_partition_in_one_request_is_bounded_and_in_order() -> None:
     most = [AcknowledgementBatch(0, MAX_TYPES - 1, [ACCEPT] * MAX_TYPES)]
     assert len(acknowledged_of(most, may_renew=False)) == 1
     for wrong in ([*most, *batches((MAX_TYPES, MAX_TYPES, ACCEPT))], batches((1, 1, ACCEPT), (1, 1, ACCEPT))):

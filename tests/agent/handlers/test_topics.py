@@ -45,7 +45,7 @@ def configured(name: str, value: str | None) -> CreatableTopic:
     return CreatableTopic("c", 1, 1, configs=[CreatableTopicConfig(name, value)])
 
 
-def test_a_topic_that_can_not_be_created_does_not_hinder_the_others() -> None:
+def test_a_topic_that_cannot_be_created_does_not_hinder_the_others() -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic("there")
         rows = await create(
@@ -101,7 +101,7 @@ def test_a_name_does_not_collide_with_that_of_a_topic_that_was_deleted_by_anothe
     run(scenario)
 
 
-def test_all_topics_are_looked_through_for_colliding_names_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_topics_are_scanned_for_colliding_names_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(bench: AgentBench) -> None:
         for name in ("a.b", "c", "d"):
             await bench.topic(name)
@@ -114,7 +114,7 @@ def test_all_topics_are_looked_through_for_colliding_names_once(monkeypatch: pyt
     run(scenario)
 
 
-def test_configs_that_can_not_be_are_refused() -> None:
+def test_configs_that_cannot_be_are_refused() -> None:
     async def scenario(bench: AgentBench) -> None:
         for topic in (
             configured("no.such.config", "1"),
@@ -155,7 +155,7 @@ def test_a_topic_whose_creation_is_answered_late_is_created_and_not_said_to_exis
     run(scenario)
 
 
-def test_what_was_carried_out_is_answered_although_the_sequencer_is_away_right_after_it(
+def test_a_completed_request_is_answered_though_the_sequencer_goes_away_right_after(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(bench: AgentBench) -> None:

@@ -125,7 +125,7 @@ def test_an_aborted_transaction_is_named_to_who_reads_committed(is_newest: bool)
     run(scenario)
 
 
-def test_what_is_open_stays_unread_where_the_log_begins_within_its_batch() -> None:
+def test_an_open_transaction_stays_unread_where_the_log_begins_within_its_batch() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic("t")
         producer = await started(bench)
@@ -137,7 +137,7 @@ def test_what_is_open_stays_unread_where_the_log_begins_within_its_batch() -> No
     run(scenario)
 
 
-def test_who_reads_uncommitted_is_told_of_no_aborts() -> None:
+def test_read_uncommitted_gets_no_aborted_transactions() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic()
         writer = await started(bench)
@@ -317,7 +317,7 @@ def test_records_are_not_taken_into_another_producers_transaction(is_newest: boo
     run(scenario)
 
 
-def test_a_transaction_that_can_not_be_asked_for_is_a_retriable_error() -> None:
+def test_a_transaction_that_cannot_be_asked_for_is_a_retriable_error() -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic()
         writer = await started(bench, is_newest=False)
@@ -447,7 +447,7 @@ def test_brokers_ask_for_several_transactions_and_whether_partitions_are_in_them
 # --- EndTxn -------------------------------------------------------------------------------------------------
 
 
-def test_every_end_of_version_2_gives_the_next_epoch_and_asked_again_the_same() -> None:
+def test_every_end_of_version_2_gives_the_next_epoch_and_retried_the_same() -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic()
         writer = await started(bench)
@@ -465,7 +465,7 @@ def test_every_end_of_version_2_gives_the_next_epoch_and_asked_again_the_same() 
     run(scenario)
 
 
-def test_before_version_2_the_epoch_stays_and_only_the_same_end_may_be_asked_again() -> None:
+def test_before_version_2_the_epoch_stays_and_only_the_same_end_may_be_retried() -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic()
         writer = await started(bench, is_newest=False)

@@ -367,7 +367,7 @@ def test_a_transaction_that_nobody_ends_is_copied_when_it_is_aborted() -> None:
 # --- failures -----------------------------------------------------------------------------------------------
 
 
-def test_a_copy_that_fails_holds_nobody_up_and_is_made_later() -> None:
+def test_a_copy_that_fails_blocks_nobody_and_is_made_later() -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic()
         await keep(bench)
@@ -383,7 +383,7 @@ def test_a_copy_that_fails_holds_nobody_up_and_is_made_later() -> None:
     run(scenario, LONG_LEASE)
 
 
-def test_what_is_not_stored_is_copied_again() -> None:
+def test_copies_that_are_not_stored_are_made_again() -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic()
         await keep(bench)

@@ -1,4 +1,4 @@
-"""Current transactions: merged calls, each answered to those who asked."""
+"""Current transactions: concurrent queries share a call, and each gets its own answer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def queries(*producers: int) -> list[CurrentTransactionQuery]:
     return [CurrentTransactionQuery(UUID(int=1), 0, each, 0) for each in producers]
 
 
-def test_what_is_asked_during_a_call_goes_together_into_the_next() -> None:
+def test_queries_made_during_a_call_go_together_into_the_next() -> None:
     async def scenario() -> None:
         sequencer = SlowSequencer()
         transactions = CurrentTransactions(cast(Sequencer, sequencer))
@@ -66,7 +66,7 @@ def test_what_is_asked_during_a_call_goes_together_into_the_next() -> None:
     asyncio.run(scenario())
 
 
-def test_what_is_asked_together_is_divided_into_calls_of_a_bounded_size() -> None:
+def test_concurrent_queries_are_divided_into_calls_of_bounded_size() -> None:
     async def scenario() -> None:
         sequencer = SlowSequencer()
         transactions = CurrentTransactions(cast(Sequencer, sequencer))

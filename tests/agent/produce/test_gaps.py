@@ -41,7 +41,7 @@ def gap(partition: int, start: int = 0, *, of: ObjectDescription = FIRST_OBJECT)
     )
 
 
-def test_of_each_partition_the_first_gap_is_retried() -> None:
+def test_the_first_gap_of_each_partition_is_retried() -> None:
     gaps = [gap(0, 10), gap(0, 20), gap(1, 30), gap(1, 40)]
     assert gaps_to_retry(gaps) == [gaps[0], gaps[2]]
 

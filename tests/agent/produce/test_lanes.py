@@ -1,4 +1,4 @@
-"""Lanes: when a producer is told what, whatever store and sequencer do meanwhile."""
+"""Lanes: which result a producer gets, and when, under failures of store and sequencer."""
 
 from __future__ import annotations
 
@@ -141,7 +141,9 @@ def test_a_store_that_fails_to_the_end_is_a_storage_failure_and_its_number_is_co
     run(scenario)
 
 
-def test_a_lane_goes_on_sealing_after_an_error_that_nobody_foresaw(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lane_continues_sealing_after_an_error_that_was_not_expected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def breaks(*arguments: object, **named: object) -> None:
         raise ZeroDivisionError("a bug")
 
@@ -195,7 +197,7 @@ def test_a_lost_answer_is_asked_for_again_with_the_same_number() -> None:
     run(scenario)
 
 
-def test_past_the_commit_deadline_producers_retry_and_the_lane_goes_on_asking() -> None:
+def test_past_the_commit_deadline_producers_retry_and_the_lane_continues_asking() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic()
         bench.sequencer.lose_answers = 1_000
@@ -226,7 +228,7 @@ def test_producers_are_told_to_retry_at_the_commit_deadline_also_when_the_sequen
     run(scenario, commit_deadline_ms=1_000)
 
 
-def test_a_number_whose_empty_commit_fails_in_an_unforeseen_way_does_not_hold_up_the_later_ones(
+def test_a_number_whose_empty_commit_fails_in_an_unforeseen_way_does_not_block_the_later_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(bench: AgentBench) -> None:
@@ -487,7 +489,7 @@ def test_an_idle_lane_seals_at_once_and_a_busy_one_when_it_is_quiet() -> None:
     run(scenario, quiet_ms=20, linger_ms=1_000)
 
 
-def test_what_comes_during_a_put_and_its_commit_is_the_next_object() -> None:
+def test_batches_received_during_a_put_and_its_commit_are_the_next_object() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic()
         bench.store.plan = A_PUT_TAKES_A_SECOND
@@ -647,7 +649,9 @@ def test_nothing_is_put_when_the_lease_is_running_out() -> None:
     run(scenario, SequencerSettings(session_lease_ms=4_000), upload_deadline_ms=1_000)
 
 
-def test_a_session_is_kept_also_after_an_answer_that_nobody_foresaw(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_is_kept_also_after_an_answer_that_was_not_expected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def scenario(bench: AgentBench) -> None:
         async def refuse(request: SessionRef) -> SessionGrant:
             monkeypatch.undo()  # the next one is answered
@@ -736,7 +740,7 @@ def objects_of(bench: AgentBench) -> Sequence[object]:
     return [commit.object and commit.object.object_id for commit in bench.sequencer.commits]
 
 
-def test_a_gap_is_asked_again_by_reference_until_the_missing_sequence_comes() -> None:
+def test_a_gap_is_retried_by_reference_until_the_missing_sequence_comes() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic, producer = await bench.topic(), await producer_of(bench)
         early = submit(bench, topic, batch(b"2", producer=producer, sequence=1))
@@ -831,7 +835,7 @@ def test_a_gap_is_told_to_retry_at_its_deadline_also_when_the_sequencer_is_away(
     run(scenario, gap_deadline_ms=1_000)
 
 
-def test_a_gap_is_told_to_retry_when_its_object_is_no_more() -> None:
+def test_a_gap_is_told_to_retry_when_its_object_is_gone() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic, producer = await bench.topic(), await producer_of(bench)
         early = batch(b"2", producer=producer, sequence=1)

@@ -1,4 +1,4 @@
-"""Answers on receipt: what is told when, what stays charged, and what is counted when it is lost."""
+"""Answers on receipt: when producers are answered, what stays charged, and how lost batches are counted."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_request_to_both_kinds_of_topic_waits_for_the_commit() -> None:
     run(scenario)
 
 
-def test_what_was_answered_stays_charged_until_its_commit() -> None:
+def test_a_batch_answered_on_receipt_stays_charged_until_its_commit() -> None:
     async def scenario(bench: AgentBench) -> None:
         await async_topic(bench)
         data = batch(b"v" * 1000)

@@ -61,7 +61,7 @@ def test_requests_of_smallest_batches_that_end_at_once_hold_little_beside_their_
 @pytest.mark.parametrize("partitions", [100, MANY])
 @pytest.mark.parametrize("records", [SMALLEST, b"", b"x" * 61])
 @pytest.mark.parametrize("acks", [-1, 0, 2])
-def test_what_a_request_takes_is_given_back_however_it_ends(
+def test_the_memory_of_a_request_is_released_however_it_ends(
     partitions: int, records: bytes, acks: int
 ) -> None:
     async def scenario(bench: AgentBench) -> None:
@@ -107,7 +107,7 @@ async def full(bench: AgentBench) -> Client:
 
 
 @pytest.mark.parametrize("partitions", [STEP // 2, MANY])
-def test_who_is_lost_while_it_waits_leaves_its_place_to_others(partitions: int) -> None:
+def test_a_waiting_request_that_is_lost_gives_its_place_to_others(partitions: int) -> None:
     async def scenario(bench: AgentBench) -> None:
         first = await full(bench)
         lost, last = Client(bench), Client(bench)
@@ -125,7 +125,7 @@ def test_who_is_lost_while_it_waits_leaves_its_place_to_others(partitions: int) 
     settled(scenario)
 
 
-def test_a_request_that_waits_for_memory_holds_up_no_small_one() -> None:
+def test_a_request_that_waits_for_memory_blocks_no_small_one() -> None:
     async def scenario(bench: AgentBench) -> None:
         first = await full(bench)
         waiting, small = Client(bench), Client(bench)

@@ -1,4 +1,4 @@
-"""Sealing: what the lane is told to do with its buffer at a moment, for a load and what its budgets hold."""
+"""Sealing: the decision for a buffer, given time, load and budgets."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def test_a_buffer_waits_for_its_rows_no_longer_than_the_stretched_linger() -> No
 
 
 @pytest.mark.parametrize("lane", [LaneLoad(False, 0, 0), LaneLoad(True, 0, 8)])
-def test_a_buffer_that_can_not_be_sealed_waits_for_the_upload_deadline_and_is_given_up(
+def test_a_buffer_that_cannot_be_sealed_waits_for_the_upload_deadline_and_is_given_up(
     lane: LaneLoad,
 ) -> None:
     assert not can_seal(lane, SETTINGS)

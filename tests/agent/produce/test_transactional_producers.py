@@ -1,4 +1,4 @@
-"""The producer of a transactional id: asked for once, and anew when it may be another."""
+"""The producer of a transactional id: looked up once, and again when it may have changed."""
 
 from __future__ import annotations
 

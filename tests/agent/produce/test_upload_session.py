@@ -1,4 +1,4 @@
-"""Upload sessions: their numbers, and who waits for whose."""
+"""Upload sessions: their numbers, and which number waits for which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which quota holds: Kafka's order."""
+"""The most specific quota applies, in Kafka's order."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_an_entity_is_read_as_it_is_written(entity: QuotaEntity) -> None:
 @pytest.mark.parametrize(
     "text", ["", "user", "group=g", "user=a&user=b", "ip=a.example", "ip=::1&user=a", "user=" + "x" * 1_100]
 )
-def test_what_names_no_entity_is_refused(text: str) -> None:
+def test_a_request_without_an_entity_is_refused(text: str) -> None:
     with pytest.raises(InvalidQuota):
         entity_of(text)
 
@@ -91,6 +91,6 @@ def test_kafka_s_bounds_of_values_hold(parts: str, key: str, value: float) -> No
         checked_limit(checked_entity([(parts, DEFAULT)]), key, value)
 
 
-def test_what_a_newer_version_stored_is_left_out() -> None:
+def test_rows_of_a_newer_version_are_left_out() -> None:
     book = book_of([ClientConfig(ConfigScope.QUOTA, "tenant=a", {"x": "1"})])
     assert not book.has_client_quotas

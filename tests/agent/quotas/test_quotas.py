@@ -1,4 +1,4 @@
-"""Clients above their quotas: what they are told, and how they are held back. All time is simulated."""
+"""Clients above their quotas: throttle times and muted connections. All time is simulated."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def test_a_wait_that_is_kept_brings_the_rate_to_its_bound() -> None:
     assert rate.excess_ms(SAMPLES * SAMPLE_MS - 1, 1_000) == 0
 
 
-def test_what_is_older_than_the_window_is_forgotten() -> None:
+def test_samples_older_than_the_window_are_forgotten() -> None:
     rate = SlidingRate()
     rate.record(0, 1e9)
     assert rate.used(SAMPLES * SAMPLE_MS - 1) == 1e9

@@ -91,7 +91,7 @@ def password_of(request: CreateToken) -> str:
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_who_has_a_token_is_its_owner_until_it_expires(tmp_path: Path, mechanism: str) -> None:
+def test_a_client_with_a_token_is_its_owner_until_it_expires(tmp_path: Path, mechanism: str) -> None:
     async def scenario(secured: Secured) -> None:
         await secured.wired.topic()
         token = token_of("User:alice", THE_TOKEN)
@@ -171,7 +171,7 @@ def test_without_a_secret_no_token_lets_in(tmp_path: Path) -> None:
     run_secured(scenario, tmp_path, "SASL_PLAINTEXT", super_users=("User:alice",))
 
 
-def test_a_client_that_can_not_be_judged_now_may_come_again(
+def test_a_client_that_cannot_be_judged_now_may_come_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(logins: TokenLogins, token_id: str) -> None:
@@ -311,7 +311,7 @@ def test_an_id_that_no_token_has_is_not_looked_up(token_id: str, monkeypatch: py
     run_logins(scenario)
 
 
-def test_an_unknown_token_is_a_failed_login_once_also_of_who_hangs_up_before_he_is_told(
+def test_an_unknown_token_is_a_failed_login_once_also_of_who_hangs_up_before_he_is_reported(
     tmp_path: Path,
 ) -> None:
     async def scenario(secured: Secured) -> None:

@@ -39,7 +39,7 @@ def test_a_listener_that_means_nothing_is_refused(listeners: list[str], advertis
         parse_listeners(listeners, advertised)
 
 
-def test_all_mistakes_of_listeners_are_told_but_those_that_follow_from_others() -> None:
+def test_all_mistakes_of_listeners_are_reported_but_those_that_follow_from_others() -> None:
     listeners = [
         "A:TLS://0.0.0.0:1",
         "B:SSL://0.0.0.0:2",

@@ -1,4 +1,4 @@
-"""What a login is good for, as its connection's session decides."""
+"""A login session decides what its connection may do, and until when."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_scram_with_credentials_that_were_deleted_or_changed_meanwhile_fails(pas
     run(scenario)
 
 
-def test_scram_goes_on_whatever_else_changes_meanwhile() -> None:
+def test_scram_continues_whatever_else_changes_meanwhile() -> None:
     async def scenario(there: There) -> None:
         async def bob_comes() -> None:
             bob = new_credentials(ScramName("bob", ALICE.mechanism), PASSWORD, iterations=4096)

@@ -311,7 +311,7 @@ def test_a_listing_has_only_what_may_be_described() -> None:
     run(scenario)
 
 
-def test_what_is_refused_does_not_hinder_the_rest() -> None:
+def test_a_refused_part_does_not_affect_the_rest() -> None:
     async def scenario(bench: AgentBench) -> None:
         for name in ("secret", "mine"):
             await bench.topic(name)

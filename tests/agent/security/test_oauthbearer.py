@@ -222,7 +222,7 @@ def served_keys(*keys: ECKey) -> bytes:
     return json.dumps(KeySet(list(keys)).as_dict(private=False)).encode()
 
 
-def test_a_server_of_keys_that_hangs_holds_up_unknown_keys_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_of_keys_that_hangs_blocks_unknown_keys_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(executor: ThreadPoolExecutor) -> None:
         clock = ManualClock(int(time.time() * 1000))
         check = TokenCheck(settings(Path("x"), oauth_jwks="https://issuer/keys"), clock, executor)
@@ -277,7 +277,7 @@ def test_keys_that_could_not_be_read_at_first_are_asked_for_soon_again(
         asyncio.run(asyncio.wait_for(scenario(executor), PATIENCE_SECONDS))
 
 
-def test_of_a_file_of_keys_that_is_too_long_no_more_is_read_than_is_allowed(tmp_path: Path) -> None:
+def test_a_key_file_that_is_too_long_is_read_only_up_to_the_limit(tmp_path: Path) -> None:
     path = tmp_path / "jwks"
     path.touch()
     os.truncate(path, 64 * MAX_JWKS_BYTES)

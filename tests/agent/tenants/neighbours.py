@@ -1,4 +1,4 @@
-"""A bench with two tenants and things of nobody's, and clients of one of the tenants."""
+"""A bench with two tenants, resources without a tenant, and clients of one tenant."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_tokens_are_created_for_users_of_the_tenant_by_the_names_that_it_uses() 
     run(scenario)
 
 
-def test_who_may_see_all_tokens_sees_those_of_his_tenant() -> None:
+def test_a_client_that_may_see_all_tokens_sees_those_of_its_tenant() -> None:
     async def scenario(bench: AgentBench) -> None:
         for owner in ("anybody", ACME.stored("bob"), OTHER.stored("bob")):
             await bench.services.sequencer.create_token(token_of(f"User:{owner}", f"token-of-{owner}"))
@@ -73,7 +73,7 @@ def test_who_may_see_all_tokens_sees_those_of_his_tenant() -> None:
     run(scenario)
 
 
-def test_who_came_to_a_tenant_without_a_login_is_given_no_tokens() -> None:
+def test_a_tenants_client_without_a_login_gets_no_tokens() -> None:
     async def scenario(bench: AgentBench) -> None:
         refused = await ask(bench, CreateDelegationTokenRequest(), "ANONYMOUS")
         assert refused.error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED

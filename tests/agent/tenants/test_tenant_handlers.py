@@ -1,4 +1,4 @@
-"""What the walk over all APIs does not reach: requests that follow on others, and what is a tenant's own."""
+"""Tenants' requests beyond the walk over all APIs: sequences of requests, and the tenant's own resources."""
 
 from __future__ import annotations
 
@@ -483,7 +483,7 @@ WHAT_MEMBERS_SAY = (SUBSCRIBED, SUBSCRIBED + b"later", b"", b"\x00", b"worker of
 
 
 @pytest.mark.parametrize("given", WHAT_MEMBERS_SAY)
-def test_what_members_tell_each_other_comes_out_as_it_went_in(given: bytes) -> None:
+def test_bytes_between_members_arrive_unchanged(given: bytes) -> None:
     inside = translated_bytes(ConsumerProtocolSubscription, given, to_stored(ACME))
     assert translated_bytes(ConsumerProtocolSubscription, inside, to_local(ACME)) == given
     assert (b"acme~orders" in inside) == (given.startswith(SUBSCRIBED))

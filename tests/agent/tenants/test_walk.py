@@ -158,7 +158,7 @@ ABOUT: dict[str, About] = {
 
 @pytest.mark.parametrize("about", ABOUT)
 @pytest.mark.parametrize("key", WALKED, ids=lambda key: key.name)
-def test_what_is_anothers_is_answered_as_what_is_not(key: ApiKey, about: str) -> None:
+def test_resources_of_another_tenant_are_answered_as_missing(key: ApiKey, about: str) -> None:
     request = APIS[key].request
     versions = [each for each in versions_of(key) if about != "a topic id" or has_ids(request, each)]
     if about == "a group's configs" and not any(field.name == "resources" for field in fields_of(request)):

@@ -1,4 +1,4 @@
-"""What two answers, as plain values, differ in."""
+"""Compares two answers as plain values."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_a_closed_connection_is_an_answer_and_the_next_request_opens_another(ser
     connections.close()
 
 
-def test_a_request_without_an_answer_is_silent_where_the_connection_goes_on(server: Server) -> None:
+def test_a_request_without_an_answer_is_silent_where_the_connection_continues(server: Server) -> None:
     connections = Connections(server.port)
     step = Ask("nothing", ApiKey.PRODUCE, 7, ProduceRequest(acks=0, timeout_ms=1), is_answered=False)
     assert connections.ask(step) == SILENT
@@ -119,7 +119,7 @@ def test_null_is_not_empty_and_false_is_not_zero() -> None:
     assert found({"a": None, "b": 0}, {"a": [], "b": False}) == [("a", None, []), ("b", 0, False)]
 
 
-def test_of_two_answers_with_different_errors_the_other_fields_are_not_compared() -> None:
+def test_answers_with_different_errors_are_not_compared_further() -> None:
     one, other = {"error_code": "NONE(0)", "offset": 5}, {"error_code": "UNKNOWN(3)", "offset": -1}
     assert found(one, other) == [("error_code", "NONE(0)", "UNKNOWN(3)")]
 

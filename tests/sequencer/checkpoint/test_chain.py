@@ -199,7 +199,7 @@ def test_a_snapshot_is_due_when_there_is_none_or_the_heads_since_are_as_large() 
     assert not chain.is_snapshot_due
 
 
-def test_too_many_unsaved_rows_begin_the_chain_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_unsaved_rows_begin_the_chain_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain_module, "MAX_UNSAVED_ROWS", 1)
     chain = opened()
     chain.written(changes(moved(1)))

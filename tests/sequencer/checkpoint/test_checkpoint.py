@@ -257,7 +257,7 @@ def test_who_asks_while_the_head_with_all_there_is_is_on_its_way_is_answered_wit
     run(use)
 
 
-def test_what_a_recovery_must_come_back_to_waits_for_a_chain_with_its_snapshot(
+def test_a_change_that_must_be_recoverable_waits_for_a_chain_with_its_snapshot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def use(world: World) -> None:
@@ -284,7 +284,7 @@ def test_what_a_recovery_must_come_back_to_waits_for_a_chain_with_its_snapshot(
     run(use)
 
 
-def test_what_is_written_while_a_snapshot_is_read_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_written_while_a_snapshot_is_read_are_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sequencer.checkpoint.snapshot.PAGE_ROWS", 2)
     monkeypatch.setattr("sequencer.checkpoint.snapshot.PART_ROWS", 3)
 
@@ -359,7 +359,7 @@ def test_producers_and_positions_among_the_hot_rows_of_an_older_snapshot_are_rea
     assert rows.all(kind) == written
 
 
-def test_a_state_that_was_loaded_anew_begins_a_chain_of_its_own() -> None:
+def test_a_state_that_was_reloaded_begins_a_chain_of_its_own() -> None:
     async def use(world: World) -> None:
         await world.join()
         topic = await world.make_topic()
@@ -570,7 +570,7 @@ def test_a_database_of_an_older_incarnation_than_the_bucket_is_refused_also_in_t
     run(use)
 
 
-def test_a_committer_whose_database_was_replaced_says_so_and_changes_nothing() -> None:
+def test_a_committer_whose_database_was_replaced_reports_it_and_changes_nothing() -> None:
     async def use(world: World) -> None:
         await world.join()
         topic = await world.make_topic()
@@ -679,7 +679,7 @@ def test_nothing_counts_as_saved_while_hot_rows_go_into_parts(monkeypatch: pytes
     run(use)
 
 
-def test_exports_go_on_after_an_error_that_nobody_foresaw() -> None:
+def test_exports_continue_after_an_error_that_was_not_expected() -> None:
     async def use(world: World) -> None:
         async def fail_once(key: str) -> None:
             world.bucket.before_put = None

@@ -384,7 +384,7 @@ def test_each_planted_fault_is_named(plant: Plant, kind: str) -> None:
     run(use)
 
 
-def test_what_changes_while_it_is_looked_at_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_during_the_audit_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commits, swaps' like, and the collector go on between any two reads."""
     monkeypatch.setattr("sequencer.recovery.audit.PAGE_ROWS", 2)
 

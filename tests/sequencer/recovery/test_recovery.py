@@ -115,7 +115,7 @@ def test_a_cluster_that_was_stopped_comes_back_exactly() -> None:
     run(use)
 
 
-def test_the_logs_epoch_rises_where_it_goes_on() -> None:
+def test_the_logs_epoch_rises_where_it_continues() -> None:
     async def use(world: LosableCluster) -> None:
         topic = await world.make_topic("t")
         await world.write("t", Batch("a"))
@@ -346,7 +346,7 @@ def test_transactions_without_a_known_end_are_aborted_and_their_producers_fenced
     run(use)
 
 
-def test_an_end_that_is_asked_again_is_not_answered_by_the_end_of_the_transaction_before_it() -> None:
+def test_an_end_that_is_retried_is_not_answered_by_the_end_of_the_transaction_before_it() -> None:
     """Of a client that keeps its epoch from one transaction to the next."""
 
     async def use(world: LosableCluster) -> None:
@@ -659,7 +659,7 @@ def test_an_empty_bucket_and_an_unknown_cluster_are_refused() -> None:
     run(use)
 
 
-def test_counters_go_on_above_all_that_was_given_out() -> None:
+def test_counters_continue_above_all_that_was_given_out() -> None:
     async def use(world: LosableCluster) -> None:
         await world.make_topic("t")
         await world.checkpoint()

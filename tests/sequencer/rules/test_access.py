@@ -207,7 +207,7 @@ def test_more_acls_than_the_limit_are_refused() -> None:
         access.create_acls(Draft(HotState({}), 1), CreateAcls([acl(name) for name in "abcd"]), SETTINGS)
 
 
-def test_users_and_acls_are_given_in_pages_that_begin_anew_when_something_changes() -> None:
+def test_users_and_acls_are_given_in_pages_that_start_over_when_something_changes() -> None:
     state = many_acls(6_000)
     names = [f"user {each}" for each in range(3_000)]
     state.add_loaded(ScramRow, [ScramRow(name, 1, b"s" * 12, b"k" * 32, b"k" * 32, 4096) for name in names])

@@ -1,4 +1,4 @@
-"""Budgets of the cluster: never given away twice, nobody starves, all is used, and a silent agent's share returns."""
+"""Budgets of the cluster: never granted twice, no agent starves, all is used, and a silent agent's share returns."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_committer_that_is_busy_gives_fewer_rows() -> None:
     assert budgets.answer(lease, wants, LEARN_SECONDS).early_puts == -1, "no PUT costs anything"
 
 
-def test_an_agent_that_joins_is_not_held_up_until_the_others_have_given_up_a_part() -> None:
+def test_an_agent_that_joins_is_not_blocked_until_the_others_have_given_up_a_part() -> None:
     """What the others hold would leave it nothing: its buffers would wait for rows for a second."""
     budgets = ClusterBudgets(SequencerSettings().on_store("s3://bucket"), 0.0)
     old, new = AgentLease(1, 1, 10_000, 1), AgentLease(2, 1, 10_000, 1)

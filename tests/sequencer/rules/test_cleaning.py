@@ -1,4 +1,4 @@
-"""What a swap may leave out because of keys, and how the clean end rises."""
+"""Compaction by key: which records a swap may drop, and how the clean end rises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What compaction asks of the rows: a page and a swap read the runs that they need, not all that stand behind them."""
+"""Compaction's reads: a page and a swap read only the runs that they need."""
 
 from __future__ import annotations
 

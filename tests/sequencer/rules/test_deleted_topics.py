@@ -1,4 +1,4 @@
-"""What is left of a deleted topic is seen by nobody, and goes in bounded steps, also under a later committer."""
+"""Rows of a deleted topic are invisible and deleted in bounded steps, also by a later committer."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_transaction_that_is_open_across_the_deletion_ends_and_leaves_no_posit
     asyncio.run(scenario())
 
 
-def test_what_is_left_goes_in_bounded_steps_and_the_partitions_last() -> None:
+def test_rows_of_a_deleted_topic_go_in_bounded_steps_and_its_partitions_last() -> None:
     async def scenario() -> None:
         async with a_world() as world:
             await world.sequencer.delete_topic(DeleteTopic(world.topic))

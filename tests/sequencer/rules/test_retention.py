@@ -1,4 +1,4 @@
-"""Which runs retention removes: a pure decision; and what it costs to look for them."""
+"""Which runs retention removes, and how much it reads to find them."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_retention_reads_no_batch_of_the_runs_that_it_removes() -> None:
     asyncio.run(scenario())
 
 
-def test_while_retention_looks_the_committer_goes_on() -> None:
+def test_while_retention_looks_the_committer_continues() -> None:
     async def scenario() -> None:
         clock = ManualClock()
         store, reads = MemoryRowStore(clock), HeldStore(clock)
@@ -381,7 +381,7 @@ def deleting_below(offset: int) -> Callable[[Committer], Awaitable[object]]:
     return lambda committer: committer.delete_records(asked)
 
 
-def test_what_was_planned_is_carried_out() -> None:
+def test_the_plan_is_carried_out() -> None:
     assert log_start_after() == (1, 35)
 
 
@@ -405,9 +405,9 @@ def test_a_log_start_that_went_a_part_of_the_way_is_moved_to_where_it_was_planne
     assert log_start_after(deleting_below(12)) == (1, 35)
 
 
-def test_what_was_planned_for_a_topic_that_is_deleted_moves_nothing() -> None:
+def test_a_plan_for_a_deleted_topic_changes_nothing() -> None:
     assert log_start_after(delete_topic) == (0, 0)  # its rows go by steps of their own
 
 
-def test_what_was_planned_for_a_topic_moves_nothing_of_the_one_that_has_its_name_now() -> None:
+def test_a_plan_for_a_topic_changes_nothing_of_a_new_topic_of_its_name() -> None:
     assert log_start_after(delete_topic, make_topic_again) == (0, 0)

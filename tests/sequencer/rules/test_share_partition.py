@@ -55,7 +55,7 @@ def test_two_members_never_get_the_same_record() -> None:
     assert state.available() == (25, 110)
 
 
-def test_what_is_accepted_is_done_and_moves_the_start() -> None:
+def test_accepted_records_are_done_and_move_the_start() -> None:
     state = SharePartition(0, 0, limits=LIMITS)
     acquire(state, "a", 0, 10)
 
@@ -104,7 +104,7 @@ def test_a_session_that_ends_gives_back_its_own_records_only() -> None:
     acknowledge(state, "a", 10, 19, ACCEPT)
 
 
-def test_what_is_said_of_each_record_of_a_full_window_is_looked_through_once() -> None:
+def test_what_is_said_of_each_record_of_a_full_window_is_scanned_once() -> None:
     window = 4_000
     state = SharePartition(0, 0, limits=ShareLimits(max_in_flight=window))
     skipped = [(offset, offset + 1) for offset in range(0, window, 4)]
@@ -163,7 +163,7 @@ def test_an_acknowledgement_of_what_another_has_changes_nothing() -> None:
     assert state.spans == before
 
 
-def test_what_is_given_up_is_done_no_sooner_than_it_is_in_the_dead_letter_topic() -> None:
+def test_undeliverable_records_are_done_only_once_they_are_in_the_dead_letter_topic() -> None:
     state = SharePartition(0, 0, limits=LIMITS, has_dead_letters=True)
     for _ in range(MOST):
         state.expire(LOCK)
@@ -186,7 +186,7 @@ def test_what_is_given_up_is_done_no_sooner_than_it_is_in_the_dead_letter_topic(
     assert (state.start, state.spans) == (4, [])
 
 
-def test_what_was_done_before_the_start_may_be_acknowledged_again() -> None:
+def test_records_done_before_the_start_may_be_acknowledged_again() -> None:
     state = SharePartition(5, 5, limits=LIMITS)
 
     acknowledge(state, "a", 0, 4, ACCEPT)

@@ -64,7 +64,7 @@ def test_a_group_begins_where_its_limits_say() -> None:
     assert shared(draft(), "a", limits=ShareLimits()).available == (100, 2_100)
 
 
-def test_a_request_asked_twice_is_carried_out_once_and_gets_its_answer_again() -> None:
+def test_a_request_sent_twice_is_carried_out_once_and_gets_its_answer_again() -> None:
     rows = draft()
     first = shared(rows, "a", (10, 20), asked=ASKED)
     shared(rows, "b", (20, 30), asked=UUID(int=8))
@@ -102,7 +102,7 @@ def test_a_look_writes_nothing_once_the_partition_is_known() -> None:
     assert later.get(ShareRow, "g", TOPIC, 0) is before and not later.changes
 
 
-def test_who_is_no_member_acquires_nothing_and_makes_no_row() -> None:
+def test_a_client_that_is_not_a_member_acquires_nothing_and_creates_no_row() -> None:
     rows = draft()
 
     outcome = shared(rows, "stranger", (10, 20))
@@ -121,12 +121,12 @@ def test_who_is_no_member_acquires_nothing_and_makes_no_row() -> None:
         [Acknowledged(1, MAX_EDGES + 1, [AcknowledgeType.ACCEPT] * (MAX_EDGES + 1))],
     ],
 )
-def test_what_makes_no_sense_is_an_invalid_request(acknowledged: list[Acknowledged]) -> None:
+def test_a_nonsensical_request_is_invalid(acknowledged: list[Acknowledged]) -> None:
     with pytest.raises(InvalidRequest):
         shared(draft(), "a", acknowledged=acknowledged)
 
 
-def test_offsets_beyond_the_log_can_not_be_acquired() -> None:
+def test_offsets_beyond_the_log_cannot_be_acquired() -> None:
     with pytest.raises(InvalidRequest):
         shared(draft(), "a", (10, 101))
 

@@ -88,7 +88,7 @@ def test_a_kept_object_is_not_forgotten() -> None:
     asyncio.run(scenario())
 
 
-def test_what_is_kept_for_a_table_is_no_overdue_garbage() -> None:
+def test_objects_pinned_by_a_table_are_no_overdue_garbage() -> None:
     async def scenario() -> None:
         log, clock, rows = await opened()
         topic = await log.topic("a")

@@ -77,7 +77,7 @@ def test_tokens_are_bounded_for_each_owner_and_for_all() -> None:
         create_token(draft.savepoint(), asked(4, owner="User:carol"), SETTINGS)
 
 
-def test_what_has_expired_does_not_count() -> None:
+def test_expired_entries_do_not_count() -> None:
     state = HotState({})
     for number in (1, 2):
         created(state, asked(number))
@@ -124,7 +124,7 @@ def test_those_of_one_group_count() -> None:
         {"expiry_ms": -1},
     ],
 )
-def test_what_can_not_be_a_token_is_refused(changes: dict[str, object]) -> None:
+def test_bytes_that_cannot_be_a_token_are_refused(changes: dict[str, object]) -> None:
     with pytest.raises(InvalidRequest):
         create_token(Draft(HotState({}), NOW), replace(asked(), **changes), SETTINGS)
 

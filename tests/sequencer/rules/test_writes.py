@@ -113,7 +113,7 @@ def test_all_objects_of_a_write_become_visible_in_one_commit() -> None:
     on_a_log(scenario)
 
 
-def test_an_epoch_that_is_asked_again_stores_nothing_though_its_objects_are_others() -> None:
+def test_an_epoch_that_is_retried_stores_nothing_though_its_objects_are_others() -> None:
     async def scenario(job: Job) -> None:
         assert await job.commit(4, await job.upload(("a", 0, batch_of([b"1"]))))
         again = await job.upload(("a", 0, batch_of([b"1"])))
@@ -126,7 +126,7 @@ def test_an_epoch_that_is_asked_again_stores_nothing_though_its_objects_are_othe
     on_a_log(scenario)
 
 
-def test_a_refused_write_stores_nothing_of_any_object_and_can_be_asked_again() -> None:
+def test_a_refused_write_stores_nothing_of_any_object_and_can_be_retried() -> None:
     async def scenario(job: Job) -> None:
         good = await job.upload(("a", 0, batch_of([b"1"])))
         gone = await job.upload(("b", 0, batch_of([b"2"])))
@@ -152,7 +152,7 @@ def test_a_refused_write_stores_nothing_of_any_object_and_can_be_asked_again() -
         (0, {"many": True}, LimitReached),
     ],
 )
-def test_what_no_job_can_have_uploaded_is_refused(
+def test_objects_that_no_job_can_have_uploaded_are_refused(
     epoch: int, change: dict[str, object], error: type[SequencerError]
 ) -> None:
     async def scenario(job: Job) -> None:
@@ -186,7 +186,7 @@ def test_an_object_is_in_one_write_only() -> None:
     on_a_log(scenario)
 
 
-def test_what_is_uploaded_waits_for_its_commit_until_the_writers_lease_is_over() -> None:
+def test_uploaded_objects_wait_for_their_commit_until_the_writers_lease_ends() -> None:
     async def scenario(job: Job) -> None:
         log, seconds = job.log, LEASE_MS / 1000
         uploaded = await job.upload(("a", 0, batch_of([b"1"])))

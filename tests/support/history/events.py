@@ -1,4 +1,4 @@
-"""What clients saw of a Kafka cluster: the events that make up a history.
+"""A history: the events that clients of a Kafka cluster saw.
 
 An event is a fact that one client knows itself. No event needs the broker's internals, so any Kafka can be recorded.
 Events of one history share one clock (`at`, seconds; equal times count as concurrent) and are ordered by `at` only. A

@@ -1,4 +1,4 @@
-"""What real clients sent to Tailrace and got: frames in `recorded/`, one file a client.
+"""Recorded traffic between real clients and Tailrace: frames in `recorded/`, one file a client.
 
 A file is a sequence of frames, each: a byte ('>' request, '<' response), API key int16, version int16, length uint32,
 and the frame without its own size; all big-endian.

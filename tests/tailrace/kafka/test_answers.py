@@ -1,4 +1,4 @@
-"""What a template gives is what the codec gives."""
+"""A template encodes the same bytes as the codec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What codecs promise beyond the right bytes: no other errors, bounded counts, records uncopied."""
+"""Codecs raise only their own errors, bound counts, and do not copy records."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def test_a_tagged_structure_is_written_only_when_it_is_not_the_default() -> None
     assert len(encoded(response_codec(ApiKey.FETCH, 12), response)) == len(plain) + 2 + 8 + 1
 
 
-def test_a_value_that_its_version_can_not_carry_is_an_error() -> None:
+def test_a_value_that_its_version_cannot_carry_is_an_error() -> None:
     with pytest.raises(UnencodableMessage, match="node_id is not in version 4"):
         encode_response(1, ApiKey.FIND_COORDINATOR, 4, FindCoordinatorResponse(node_id=3))
 

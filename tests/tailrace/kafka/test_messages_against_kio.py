@@ -138,7 +138,7 @@ def assert_same_entities(ours: MessageType, theirs: type[Any], version: int) -> 
 
 
 @pytest.mark.parametrize("key", [spec.key for spec in APIS.values()], ids=lambda key: key.name)
-def test_what_kafkas_schemas_call_an_entity_is_declared_as_one(key: int) -> None:
+def test_every_entity_of_kafkas_schemas_is_declared_as_one(key: int) -> None:
     spec = APIS[key]
     for version in range(spec.served.first, spec.served.last + 1):
         assert_same_entities(spec.request, load_request_schema(key, version), version)

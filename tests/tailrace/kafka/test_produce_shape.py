@@ -1,4 +1,4 @@
-"""What a shape reads is what the codec reads, whatever the bytes."""
+"""A shape decodes any bytes as the codec does."""
 
 from __future__ import annotations
 

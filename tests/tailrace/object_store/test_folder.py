@@ -1,4 +1,4 @@
-"""What only a folder has: unfinished files, directories, a disk that fills up."""
+"""Cases that only a folder has: unfinished files, directories, a full disk."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ async def settle() -> None:
 HANGS = Faults(hangs_before=1, hang_seconds=60)
 
 
-def test_a_silent_get_is_asked_again() -> None:
+def test_a_silent_get_is_retried() -> None:
     async def scenario() -> None:
         store, faulty, clock = make()
         await store.put("k", [b"x"])
@@ -87,7 +87,7 @@ def test_a_failed_put_is_repeated_within_its_deadline() -> None:
     asyncio.run(scenario())
 
 
-def test_at_the_deadline_the_caller_is_told() -> None:
+def test_at_the_deadline_the_caller_is_reported() -> None:
     async def scenario() -> None:
         store, faulty, clock = make()
         faulty.plan = FaultPlan(put=HANGS)

@@ -1,4 +1,4 @@
-"""What the meter counts."""
+"""The counts of a metered store."""
 
 from __future__ import annotations
 

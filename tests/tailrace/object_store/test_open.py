@@ -61,7 +61,7 @@ def test_a_path_and_a_file_url_are_folders(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_names_no_store_is_refused_with_what_was_given(url: str) -> None:
+def test_a_url_of_no_store_is_refused_with_the_given_text(url: str) -> None:
     with pytest.raises(BadStoreUrl, match="store "):
         open_store(url, clock=CLOCK, environ={})
 
@@ -141,7 +141,7 @@ def test_a_missing_bucket_refuses(backend: str, moto: S3Server) -> None:
         (400, "ExpiredToken", StoreRefused),
     ],
 )
-def test_what_the_service_answers_becomes_our_error(
+def test_an_error_of_the_service_becomes_our_error(
     backend: str, status: int, code: str, expected: type[Exception]
 ) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -122,7 +122,7 @@ def test_a_path_that_cannot_be_a_file_is_unavailable_with_its_name(tmp_path: Pat
     asyncio.run(act())
 
 
-def test_a_store_that_is_not_open_says_so_and_one_that_was_closed_opens_again(tmp_path: Path) -> None:
+def test_a_store_that_is_not_open_reports_it_and_one_that_was_closed_opens_again(tmp_path: Path) -> None:
     async def act() -> None:
         store = store_at(f"sqlite:///{tmp_path}/rows.db")
         with pytest.raises(SequencerUnavailable, match="not opened"):
@@ -244,7 +244,7 @@ def test_a_store_that_is_opened_at_every_try_to_lead_keeps_its_connections(postg
     postgres.drop_database(url)
 
 
-def test_who_takes_the_lease_waits_for_the_transaction_that_saw_the_old_epoch(
+def test_taking_the_lease_waits_for_the_transaction_that_saw_the_old_epoch(
     postgres: PostgresServer,
 ) -> None:
     url = postgres.create_database()
@@ -419,7 +419,7 @@ def test_a_load_may_take_longer_than_a_statement(
 
 
 @pytest.mark.parametrize("is_mute_from", ["before the query", "during the query"])
-def test_a_tls_front_that_stalls_holds_nobody_and_is_used_again(
+def test_a_tls_front_that_stalls_blocks_nobody_and_is_used_again(
     postgres: PostgresServer,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -517,7 +517,7 @@ class MuteableProxy:
 
 
 @pytest.mark.parametrize("work", ["write", "load"])
-def test_a_database_that_falls_silent_holds_nobody_and_is_used_again(
+def test_a_database_that_falls_silent_blocks_nobody_and_is_used_again(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, work: str
 ) -> None:
     monkeypatch.setattr(postgres_module, "STATEMENT_SECONDS", 2.0)

@@ -1,4 +1,4 @@
-"""Whatever is written, the SQL store reads as the reference in memory does."""
+"""The SQL store and the reference in memory return the same for any writes."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ def test_a_write_with_a_value_that_does_not_fit_is_refused_whole(place: Place) -
     on(place, act)
 
 
-def test_of_many_that_ask_for_the_lease_at_once_one_gets_it(place: Place) -> None:
+def test_one_of_many_concurrent_requests_gets_the_lease(place: Place) -> None:
     async def act() -> None:
         stores = [place() for _ in range(4)]
         for store in stores:

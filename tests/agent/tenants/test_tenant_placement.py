@@ -1,4 +1,4 @@
-"""Which tenant a client belongs to: as a rule, and as real logins."""
+"""Tenant placement: the rules, and real logins."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def users_and_topics(secured: Secured) -> None:
         await secured.wired.sequencer.create_topic(CreateTopic(topic, 1, {}))
 
 
-def test_who_logs_in_sees_the_topics_of_its_tenant(tmp_path: Path) -> None:
+def test_a_client_sees_the_topics_of_its_tenant(tmp_path: Path) -> None:
     async def scenario(secured: Secured) -> None:
         await users_and_topics(secured)
 

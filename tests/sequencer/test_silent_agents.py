@@ -1,4 +1,4 @@
-"""What the log says of agents that nothing was heard of."""
+"""The log lines about silent agents."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_end_of_a_suspected_agents_lease_is_logged_with_its_id_and_address()
     asyncio.run(scenario())
 
 
-def test_of_very_many_agents_that_fall_silent_together_some_are_named() -> None:
+def test_some_of_very_many_agents_that_fall_silent_together_are_named() -> None:
     async def scenario() -> None:
         async with agents(100) as (sequencer, clock, leases):
             with capture_logs() as logs:
