@@ -50,8 +50,12 @@ class AclIndex:
         self._prefixed: dict[tuple[str, ResourceType, str], list[Acl]] = {}
         self._prefix_lengths: dict[tuple[str, ResourceType], set[int]] = {}
         self._of_type: dict[tuple[str, ResourceType], list[Acl]] = {}
+        hosts: dict[str, str] = {}  # most ACLs have the same one, and reading an address takes long
         for given in acls:
-            acl = replace(given, host=plain_address(given.host))
+            host = hosts.get(given.host)
+            if host is None:
+                host = hosts[given.host] = plain_address(given.host)
+            acl = given if host == given.host else replace(given, host=host)
             principal, resource_type, name = acl.principal, acl.resource_type, acl.resource_name
             self._of_type.setdefault((principal, resource_type), []).append(acl)
             if acl.pattern_type is PatternType.PREFIXED:

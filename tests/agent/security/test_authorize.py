@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from agent.security import authorize
 from agent.security.authorize import AclIndex
+from tailrace.addresses import plain_address
 from tailrace.security.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 
 ALLOW, DENY = Permission.ALLOW, Permission.DENY
@@ -149,3 +151,20 @@ def test_a_decision_looks_at_no_other_users_acls() -> None:
     assert concerning == [acl(ALLOW, O.READ, principal="User:7"), prefix, everybody]
     assert index.allows("User:7", "10.0.0.1", O.READ, TOPIC, "flights")
     assert not index.allows(f"User:{users}", "10.0.0.1", O.READ, TOPIC, "flights")
+
+
+def test_an_index_reads_each_host_once_as_every_change_of_an_acl_makes_a_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[str] = []
+
+    def plain(host: str) -> str:
+        read.append(host)
+        return plain_address(host)
+
+    monkeypatch.setattr(authorize, "plain_address", plain)
+    hosts = ("*", "::ffff:10.0.0.1", "10.0.0.2")
+    index = AclIndex(acl(ALLOW, O.READ, f"t{number}", host=hosts[number % 3]) for number in range(9))
+    assert sorted(read) == sorted(hosts)
+    allowed = [index.allows("User:alice", "10.0.0.1", O.READ, TOPIC, f"t{number}") for number in range(3)]
+    assert allowed == [True, True, False]
