@@ -53,12 +53,14 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update.snapshot import _SnapshotProducer
 from pyiceberg.typedef import Record
 from sqlalchemy import make_url
+from sqlalchemy.exc import OperationalError
 
 from compactor.columns.arrays import table_fields
 from compactor.columns.derive import QUARANTINE
 from compactor.tables.rest_catalog import open_rest_catalog
 from compactor.tables.sync import LISTED_MS
 from compactor.tables.table import (
+    CatalogSilent,
     CatalogUnavailable,
     NewFile,
     StoredFile,
@@ -79,6 +81,14 @@ IS_QUARANTINE = "tailrace.is-quarantine"
 COLUMNS = "tailrace.columns"
 REPLAYS = "tailrace.replays"
 SEARCHED_MS = "tailrace.searched-ms"
+POSTGRES_LIMITS = {
+    "connect_timeout": "30",
+    "keepalives_idle": "10",
+    "keepalives_interval": "10",
+    "keepalives_count": "2",
+    "tcp_user_timeout": "30000",
+}
+"""Parameters of connections to a PostgreSQL catalog, unless its address has them. libpq itself waits for ever."""
 SMALL_MANIFEST_ENTRIES = 2_000
 MOST_SMALL_MANIFESTS = 16
 """With more small manifests, a snapshot combines them into one."""
@@ -107,14 +117,22 @@ _PROPERTIES = {
 def open_catalog(uri: str, store_url: str) -> Catalog:
     """Open the catalog at an address that TableSettings allows. `uri` may contain a password.
 
-    Raises CatalogUnavailable for a REST catalog that does not answer.
+    Raises CatalogSilent, CatalogUnavailable.
     """
     if uri.startswith(("http://", "https://")):
         return open_rest_catalog(CATALOG_NAME, uri=uri, **store_properties(store_url))
     url = make_url(uri)
     if url.get_backend_name() == "postgresql":  # the driver that pyiceberg[sql-postgres] installs
-        uri = url.set(drivername="postgresql+psycopg2").render_as_string(hide_password=False)
-    return load_catalog(CATALOG_NAME, type="sql", uri=uri, **store_properties(store_url))
+        limited = url.update_query_dict({**POSTGRES_LIMITS, **url.query})
+        uri = limited.set(drivername="postgresql+psycopg2").render_as_string(hide_password=False)
+    try:
+        return load_catalog(CATALOG_NAME, type="sql", uri=uri, **store_properties(store_url))
+    except OperationalError as error:
+        if "timeout expired" not in str(error.orig):
+            raise
+        raise CatalogSilent(
+            f"the catalog's database does not answer ({error.orig}); check tables.catalog"
+        ) from error
 
 
 def store_properties(store_url: str) -> dict[str, str]:

@@ -28,6 +28,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 from pyiceberg.utils.config import Config
 
 from compactor.columns.derive import ValueFormat
+from compactor.tables import iceberg as iceberg_module
 from compactor.tables.iceberg import IcebergTables, file_statistics, open_catalog
 from compactor.tables.sync import DesiredTable, SyncResult, TableSync
 from compactor.tables.table import CatalogSilent, CatalogUnavailable, TableConflict
@@ -356,6 +357,15 @@ def test_a_catalog_that_is_silent_or_gone_ends_the_call(monkeypatch: pytest.Monk
             open_catalog(address, "unused")
     with pytest.raises(CatalogUnavailable, match=r"can't be reached .*tables\.catalog"):
         open_catalog(address, "unused")
+
+
+def test_a_silent_database_of_a_catalog_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(iceberg_module.POSTGRES_LIMITS, "connect_timeout", "2")  # the least that libpq takes
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"postgresql://user:secret@127.0.0.1:{server.getsockname()[1]}/name"
+        with pytest.raises(CatalogSilent, match=r"tables\.catalog") as raised:
+            open_catalog(address, "unused")
+    assert "secret" not in str(raised.value)
 
 
 def test_a_table_that_another_writer_has_just_created_stays_the_topics_table(
