@@ -25,7 +25,7 @@ def print_table(
 ) -> None:
     """Print a table as wide as the terminal, with numbers aligned right. In a pipe, no cell is cut off.
 
-    `if_none` is printed in place of a table without rows.
+    A cell without a value is `-`. `if_none` is printed in place of a table without rows.
     """
     if not rows and if_none is not None:
         print(if_none)
@@ -40,8 +40,9 @@ def print_table(
         console.width = 10_000
     table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
     for index, column in enumerate(columns):
-        is_number = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
+        cells = [row[index] for row in rows if row[index] is not None]
+        is_number = bool(cells) and all(isinstance(cell, int | float) for cell in cells)
         table.add_column(column, justify="right" if is_number else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+        table.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
     console.print(table)

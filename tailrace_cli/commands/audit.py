@@ -100,6 +100,6 @@ def _show(report: AuditReport) -> None:
     if report.findings:
         rows = [(finding.kind, finding.subject, finding.detail) for finding in report.findings]
         print_table(("finding", "where", "seen"), rows)
-        print(f"{len(report.findings)} findings")
+        print(f"{len(rows)} finding{'' if len(rows) == 1 else 's'}")
     else:
         print("no findings")

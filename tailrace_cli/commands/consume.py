@@ -162,7 +162,7 @@ def _read(
                 on_revoke=lambda _, taken: unread.remove(taken),
             )
         printed = 0
-        for messages in _polled(consumer, unread, watch, follow=follow):
+        for messages, ends in _polled(consumer, unread, watch, follow=follow):
             read: dict[tuple[str, int], int] = {}
             for message in messages:
                 read[message.topic(), message.partition()] = message.offset() + 1
@@ -173,8 +173,9 @@ def _read(
                 if printed == count:
                     break
             sys.stdout.flush()
-            if group is not None and read:
-                consumer.commit(offsets=_topic_partitions(read), asynchronous=False)
+            positions = read if printed == count else {**read, **ends}
+            if group is not None and positions:
+                consumer.commit(offsets=_topic_partitions(positions), asynchronous=not read)
             if printed == count:
                 return
     except KafkaException as error:
@@ -221,15 +222,18 @@ class UnreadPartitions:
 
 def _polled(
     consumer: Any, unread: UnreadPartitions, watch: BrokerWatch, *, follow: bool
-) -> Iterator[list[Any]]:
-    """Yield records as they arrive, until the end of every partition or, with `follow`, for ever.
+) -> Iterator[tuple[list[Any], dict[tuple[str, int], int]]]:
+    """Yield records as they arrive, and the offsets of the ends that were reached; until the end of every partition or,
+    with `follow`, for ever.
 
+    A group commits the ends, too. Without an offset, a partition in which it has read nothing yet would have no lag.
     Raises CommandFailed, KafkaException.
     """
     from confluent_kafka import KafkaError, KafkaException
 
     while follow or not unread.is_done:
-        messages = []
+        messages: list[Any] = []
+        ends: dict[tuple[str, int], int] = {}
         for message in consumer.consume(POLL_RECORDS, POLL_SECONDS):
             error = message.error()
             if error is None:
@@ -237,6 +241,7 @@ def _polled(
                 messages.append(message)
             elif error.code() == KafkaError._PARTITION_EOF:
                 unread.ended(message.topic(), message.partition())
+                ends[message.topic(), message.partition()] = message.offset()
             elif error.code() in (KafkaError.INVALID_MSG, KafkaError._BAD_MSG):
                 raise CommandFailed(
                     f"topic {message.topic()!r}, partition {message.partition()}, offset {message.offset()}: the bytes "
@@ -247,7 +252,7 @@ def _polled(
                 raise KafkaException(error)
         if watch.is_down and not unread.is_assigned:
             raise watch.failure()
-        yield messages
+        yield messages, ends
 
 
 def _partitions(

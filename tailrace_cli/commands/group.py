@@ -62,7 +62,8 @@ def describe(group: Group, bootstrap: BootstrapFlag = None, as_json: JsonFlag = 
 
         async with await client.coordinator_of(group) as coordinator:
             described = await describe_group(coordinator, group)
-            offsets = await group_offsets(coordinator, group, described.kind)
+            committed = await group_offsets(coordinator, group, described.kind)
+            offsets = {**dict.fromkeys(described.partitions), **committed}
             return {**described.as_json(), "offsets": await lags(coordinator, offsets)}
 
     shown = ask_broker(bootstrap, run)

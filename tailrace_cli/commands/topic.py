@@ -103,7 +103,8 @@ def create(
         print_json(made)
     else:
         verb = "created" if made["created"] else "already exists:"
-        print(f"{verb} topic {made['name']} with {made['partitions']} partitions")
+        count = made["partitions"]
+        print(f"{verb} topic {made['name']} with {count} partition{'' if count == 1 else 's'}")
 
 
 @app.command()

@@ -7,13 +7,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tailrace.kafka import ApiKey
+from tailrace.kafka.embedded import read_embedded
 from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.errors import MalformedRequest
 from tailrace.kafka.messages.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
     AlterShareOffsetsPartition,
     AlterShareOffsetsTopic,
 )
 from tailrace.kafka.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from tailrace.kafka.messages.consumer_protocol import ConsumerProtocolAssignment
 from tailrace.kafka.messages.describe_groups import DescribeGroupsRequest
 from tailrace.kafka.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
@@ -45,7 +48,8 @@ STOP_MEMBERS = "the group has members; stop its consumers first"
 
 @dataclass(frozen=True, slots=True)
 class ShownMember:
-    """A member of a group. `assigned` is None if the coordinator does not know its partitions (classic groups)."""
+    """A member of a group. `assigned` is None if its partitions are not known: a classic group that is no consumer
+    group, or that rebalances."""
 
     member_id: str
     instance_id: str | None
@@ -63,6 +67,12 @@ class ShownGroup:
     state: str
     protocol: str
     members: list[ShownMember]
+
+    @property
+    def partitions(self) -> set[NamedPartition]:
+        """The partitions that are assigned to members."""
+        named = (each.rpartition("-") for member in self.members for each in member.assigned or ())
+        return {(topic, int(number)) for topic, _, number in named}
 
     def as_json(self) -> dict[str, Any]:
         """Return the group for --json."""
@@ -103,6 +113,7 @@ async def describe_group(coordinator: KafkaClient, group: str) -> ShownGroup:
             instance_id=member.group_instance_id,
             client_id=member.client_id,
             host=member.client_host,
+            assigned=_assigned_by_leader(described.protocol_type, bytes(member.member_assignment)),
         )
         for member in described.members
     ]
@@ -130,7 +141,23 @@ def _check_described(described: Any, group: str) -> None:
 
 
 def _assigned(topics: Iterable[Any]) -> list[str]:
-    return sorted(f"{topic.topic_name}-{partition}" for topic in topics for partition in topic.partitions)
+    return _names((topic.topic_name, topic.partitions) for topic in topics)
+
+
+def _assigned_by_leader(protocol_type: str, assignment: bytes) -> list[str] | None:
+    """Return the partitions of a classic group's member. The leader wrote them; the coordinator does not read them."""
+    if protocol_type != "consumer" or not assignment:
+        return None
+    try:
+        read, _ = read_embedded(ConsumerProtocolAssignment, assignment)
+    except MalformedRequest:
+        return None
+    return _names((topic.topic, topic.partitions) for topic in read.assigned_partitions)
+
+
+def _names(topics: Iterable[tuple[str, Sequence[int]]]) -> list[str]:
+    pairs = sorted((topic, number) for topic, numbers in topics for number in numbers)
+    return [f"{topic}-{number}" for topic, number in pairs]
 
 
 # --- positions of groups
@@ -170,8 +197,10 @@ async def _share_offsets(coordinator: KafkaClient, group: str) -> dict[NamedPart
     }
 
 
-async def lags(coordinator: KafkaClient, offsets: Mapping[NamedPartition, int]) -> list[dict[str, Any]]:
-    """Return each partition's committed offset, end offset and lag. Raises KafkaRefused."""
+async def lags(
+    coordinator: KafkaClient, offsets: Mapping[NamedPartition, int | None]
+) -> list[dict[str, Any]]:
+    """Return each partition's committed offset (None: there is none), end offset and lag. Raises KafkaRefused."""
     ends = await list_offsets(coordinator, list(offsets), LATEST)
     return [
         {
@@ -179,9 +208,9 @@ async def lags(coordinator: KafkaClient, offsets: Mapping[NamedPartition, int]) 
             "partition": key[1],
             "committed": offset,
             "end_offset": ends.get(key),
-            "lag": max(0, ends[key] - offset) if key in ends else None,
+            "lag": max(0, ends[key] - offset) if key in ends and offset is not None else None,
         }
-        for key, offset in sorted(offsets.items())
+        for key, offset in sorted(offsets.items(), key=lambda item: item[0])
     ]
 
 

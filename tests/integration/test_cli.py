@@ -367,6 +367,46 @@ def test_groups_of_all_kinds_are_described_and_reset(server: Server) -> None:
         assert (offset["committed"], offset["lag"]) == (1, 3)
 
 
+def test_a_classic_group_is_described_with_its_partitions_also_those_without_an_offset(
+    server: Server,
+) -> None:
+    server.wait_until_ready()
+    server.run("topic", "create", "events", "--partitions", "2")
+    server.run("produce", "events", "-p", "1", *"ab")
+    consumer = Consumer(
+        {"bootstrap.servers": server.kafka, "group.id": "old", "auto.offset.reset": "earliest",
+         "enable.auto.commit": False}
+    )  # fmt: skip
+    consumer.subscribe(["events"])
+    message = consumer.poll(PATIENCE_SECONDS)
+
+    described = json.loads(server.run("group", "describe", "old", "--json"))
+    (member,) = described["members"]
+    assert member["assigned"] == ["events-0", "events-1"]
+    assert [(row["committed"], row["end_offset"], row["lag"]) for row in described["offsets"]] == [
+        (None, 0, None),
+        (None, 2, None),
+    ]
+    consumer.commit(message, asynchronous=False)
+    shown = server.run("group", "describe", "old")
+    assert re.search(r"events +0 +- +0 +- *\n +events +1 +1 +2 +1 *\n", shown), shown
+    consumer.close()
+
+
+def test_consume_commits_the_ends_of_partitions_without_records_too(server: Server) -> None:
+    server.wait_until_ready()
+    server.run("topic", "create", "events", "--partitions", "2")
+    server.run("produce", "events", "-p", "1", *"abc")
+
+    assert server.run("consume", "events", "-g", "readers", "-n", "1") == "a\n"
+    (row,) = json.loads(server.run("group", "describe", "readers", "--json"))["offsets"]
+    assert (row["partition"], row["committed"]) == (1, 1), "b and c were not printed"
+    assert server.run("consume", "events", "-g", "readers") == "b\nc\n"
+    server.run("produce", "events", "-p", "0", "d")
+    rows = json.loads(server.run("group", "describe", "readers", "--json"))["offsets"]
+    assert [(row["partition"], row["committed"], row["lag"]) for row in rows] == [(0, 0, 1), (1, 3, 0)]
+
+
 async def _join_share_group(broker: str, group: str) -> None:
     """Join, and leave again."""
     async with KafkaClient(broker) as client, await client.coordinator_of(group) as coordinator:

@@ -124,3 +124,4 @@ def test_a_damaged_object_is_reported_with_its_topic_partition_and_offset(tmp_pa
     assert "the agent's log names the object and the next offset that may be read" in done.stderr
     audited = tailrace("audit", "--full", "--data", str(tmp_path / "data"))
     assert audited.returncode == 1 and "corrupt_object" in audited.stdout
+    assert audited.stdout.endswith("\n1 finding\n")
