@@ -558,6 +558,8 @@ class ConsumerGroup:
             member.assigned, member.revoking = _union(kept, free), {}
             yield len(member.assigned)
             is_complete = member.assigned == member.target
+            if is_complete:
+                member.assigned = member.target  # in memory once
             member.phase = MemberPhase.STABLE if is_complete else MemberPhase.UNRELEASED
             next_epoch, member.revocation_deadline = self.target_epoch, inf
             holder = PartitionHolder(member, self.target_epoch)

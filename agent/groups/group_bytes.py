@@ -14,6 +14,9 @@ AnyGroup = Group | ConsumerGroup | ShareGroup
 
 PENDING_BYTES = 400
 """The cost of a member id that was sent to a client, until the client joins with it or its session times out."""
+PARTITION_BYTES = 32
+"""The cost of a partition that the coordinator itself assigns: much less than it takes in memory, so that groups may
+read millions of partitions."""
 ASSIGNMENTS_MAY_PASS = 4
 """Assignments may exceed the limit by this fraction (1 / N): groups of admitted members get theirs."""
 
@@ -29,7 +32,8 @@ class GroupBytes:
 
     def count(self, group: AnyGroup) -> None:
         """Recount a group's members after a change."""
-        self._set(group.group_id, sum(member.kept_bytes for member in group.members.values()))
+        said = sum(member.kept_bytes for member in group.members.values())
+        self._set(group.group_id, said + _assigned_bytes(group))
 
     def count_pending(self, group: AnyGroup) -> None:
         """Count the ids that were sent to clients that have not joined yet."""
@@ -95,3 +99,10 @@ class GroupBytes:
                 ids[static.member_id] = None
         found = (group.members.get(member_id) for member_id in ids)
         return sum(member.kept_bytes for member in found if member is not None)
+
+
+def _assigned_bytes(group: AnyGroup) -> int:
+    """Return the cost of what the coordinator assigns; a classic leader's assignments are members' bytes."""
+    if isinstance(group, Group) or not group.members:
+        return 0
+    return PARTITION_BYTES * sum(group.partitions.values())

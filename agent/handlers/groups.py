@@ -35,6 +35,8 @@ MEMBER_ID_REQUIRED = 4
 LEAVE_MANY = 3
 PROTOCOL_NAMED = 5
 """From this version on, SyncGroup names the protocol and its type (KIP-559)."""
+MAX_PROTOCOLS = 100
+"""The most protocols of one member: each costs memory, even one without a name and metadata."""
 MAX_PREFIX_BYTES = 255
 """A new member's id begins with at most this much of its client id."""
 
@@ -208,7 +210,8 @@ def _is_bounded(request: JoinGroupRequest, settings: AgentSettings) -> bool:
     names = [request.protocol_type, *(protocol.name for protocol in request.protocols)]
     size = sum(len(protocol.name) + len(protocol.metadata) for protocol in request.protocols)
     return (
-        all(len(name) <= MAX_NAME_BYTES for name in names)
+        len(request.protocols) <= MAX_PROTOCOLS
+        and all(len(name) <= MAX_NAME_BYTES for name in names)
         and (request.group_instance_id is None or is_name(request.group_instance_id))
         and size <= settings.group_max_bytes
     )

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from agent.groups import coordinator
-from agent.groups.consumer_group import LEAVES_FOR_NOW, ConsumerAnswer, ConsumerHeartbeat
+from agent.groups.consumer_group import LEAVES, LEAVES_FOR_NOW, ConsumerAnswer, ConsumerHeartbeat
 from agent.groups.coordinator import GroupRefusal
 from agent.groups.group import Group, GroupPhase, JoinAnswer, JoinRequest, SyncRequest
-from agent.groups.group_bytes import PENDING_BYTES, AnyGroup, GroupBytes
+from agent.groups.group_bytes import PARTITION_BYTES, PENDING_BYTES, AnyGroup, GroupBytes
 from agent.groups.share_group import ShareHeartbeat
 from sequencer.api.errors import SequencerUnavailable, UnknownGroup
 from sequencer.api.groups import CLASSIC_GROUP, FetchOffsets, GroupState, LoadGroup, OffsetPosition, SaveGroup
@@ -477,6 +477,28 @@ def test_joins_beyond_the_bytes_of_all_groups_come_later_and_earlier_groups_cont
             await agent.leave(f"g{each}", [("m", None)])
         await agent.leave("late", [("m", None)])
         assert agent.bytes.total == 0
+
+    run(scenario)
+
+
+def test_partitions_that_coordinators_assign_count_among_the_bytes_of_all_groups() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.sequencer.create_topic(CreateTopic("t", 200, {}))
+        await bench.learn_topics()
+        agent = bench.agents[0]
+        agent.bytes = GroupBytes(100 * PARTITION_BYTES)
+
+        first = await agent.consumer_heartbeat("first", joining("m"))
+        with pytest.raises(GroupRefusal, match="groups_max_bytes") as error:
+            await agent.consumer_heartbeat("second", joining("m"))
+        assert error.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        again = await agent.consumer_heartbeat("first", ConsumerHeartbeat("m", first.epoch))
+        assert again.code is ErrorCode.NONE
+        await agent.consumer_heartbeat("first", ConsumerHeartbeat("m", LEAVES))
+        assert agent.bytes.total == 0
+
+        assert (await agent.share_heartbeat("s", ShareHeartbeat("m", 0, topics=frozenset("t")))).epoch == 1
+        assert agent.bytes.total == 200 * PARTITION_BYTES + len("t")
 
     run(scenario)
 

@@ -160,6 +160,7 @@ def test_a_member_that_says_too_much_of_itself_is_refused() -> None:
             {"protocol_type": "t" * (MAX_NAME_BYTES + 1)},
             {"protocols": [JoinGroupRequestProtocol("p" * (MAX_NAME_BYTES + 1), b"")]},
             {"protocols": [JoinGroupRequestProtocol("range", bytes(largest))]},
+            {"protocols": [JoinGroupRequestProtocol("", b"")] * 101},
         ):
             answer = await bench.ask(ApiKey.JOIN_GROUP, 7, joining(**said))
             assert answer.error_code == ErrorCode.INVALID_REQUEST
