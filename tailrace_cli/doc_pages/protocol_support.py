@@ -112,8 +112,8 @@ Tools and their limits, with Kafka 4.3.1, most tested by `make compat`, the othe
 - OffsetCommit and TxnOffsetCommit accept at most 20,000 positions; more are refused with INVALID_COMMIT_OFFSET_SIZE.
   Kafka does the same if they don't fit into one batch of its internal topic (some 15,000 with its defaults).
 - Groups need a name; Kafka keeps offsets of a group whose id is empty. A group that a request names twice is described
-  once. A member has at most 100 protocols. `offset.metadata.max.bytes` counts bytes, in Kafka characters. If a static member that leads its group returns
-  with other topics, the group rebalances at once; Kafka leaves that to the client.
+  once. A member has at most 100 protocols. `offset.metadata.max.bytes` counts bytes, in Kafka characters. If a static
+  member that leads its group returns with other topics, the group rebalances at once; Kafka leaves that to the client.
 - SCRAM credentials need a salt of at least 12 bytes and a salted password of the mechanism's size; Kafka takes any.
 - Produce: agents check batches, not the records in them, so a batch whose records can't be decompressed is stored.
   Bytes after the batch are refused, and each mention of a partition is stored; Kafka ignores the former, and stores
