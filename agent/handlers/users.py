@@ -77,9 +77,6 @@ async def alter(
     )
     if len(request.deletions) + len(request.upsertions) > MAX_CHANGES:
         return _all(list(users), ErrorCode.INVALID_REQUEST, f"more than {MAX_CHANGES} changes in one request")
-    changes = Counter((row.name, row.mechanism) for row in request.deletions)
-    changes.update((row.name, row.mechanism) for row in request.upsertions)
-    altered_twice = {name for (name, _), count in changes.items() if count > 1}
     deletions: defaultdict[str, list[ScramCredentialDeletion]] = defaultdict(list)
     upsertions: defaultdict[str, list[ScramCredentialUpsertion]] = defaultdict(list)
     for deletion in request.deletions:
@@ -92,15 +89,10 @@ async def alter(
     for user in users:
         result = results[user] = AlterUserScramCredentialsResult(user=user)
         try:
-            if user in altered_twice:
-                raise RequestRefused(
-                    ErrorCode.DUPLICATE_RESOURCE,
-                    "A user credential cannot be altered twice in the same request",
-                )
-            if not is_name(user):
-                raise RequestRefused(
-                    ErrorCode.UNACCEPTABLE_CREDENTIAL, f"Username must have 1 to {MAX_NAME_BYTES} bytes"
-                )
+            mechanisms = [row.mechanism for row in deletions[user]] + [
+                row.mechanism for row in upsertions[user]
+            ]
+            _check_user(user, mechanisms)
             removed = [ScramName(user, _mechanism(row.mechanism)) for row in deletions[user]]
             stored = [_credentials(row) for row in upsertions[user]]
         except RequestRefused as error:
@@ -122,6 +114,18 @@ async def alter(
         results[name.user].error_message = "Attempt to delete a user credential that does not exist"
     await services.catalog.refresh_if_possible()
     return AlterUserScramCredentialsResponse(results=list(results.values()))
+
+
+def _check_user(user: str, mechanisms: list[int]) -> None:
+    """Check a user's name, and the mechanisms of its changes. Raises RequestRefused."""
+    if len(set(mechanisms)) < len(mechanisms):
+        raise RequestRefused(
+            ErrorCode.DUPLICATE_RESOURCE, "A user credential cannot be altered twice in the same request"
+        )
+    if not is_name(user):
+        raise RequestRefused(
+            ErrorCode.UNACCEPTABLE_CREDENTIAL, f"Username must have 1 to {MAX_NAME_BYTES} bytes"
+        )
 
 
 def _mechanism(number: int) -> ScramMechanism:

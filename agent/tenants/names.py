@@ -80,23 +80,10 @@ def to_stored(tenant: Tenant) -> Mapping[Entity, Replace]:
     def name(value: str, message: Any) -> str:
         return tenant.stored(value) if value else value
 
-    def config_resource(value: str, message: Any) -> str:
-        return name(value, message) if message.resource_type in (TOPIC, GROUP) else value
-
     def pattern(value: str, message: Any) -> str:
         return pattern_of_tenant(tenant, value) if value else value
 
-    def embedded(kind: Any) -> Replace:
-        replacements = {Entity.TOPIC_NAME: name}
-        return lambda value, message: translated_bytes(kind, value, replacements)
-
-    return {
-        **dict.fromkeys(_NAMES, name),
-        Entity.CONFIG_RESOURCE: config_resource,
-        Entity.TOPIC_REGEX: pattern,
-        Entity.SUBSCRIPTION: embedded(ConsumerProtocolSubscription),
-        Entity.ASSIGNMENT: embedded(ConsumerProtocolAssignment),
-    }
+    return {**_name_fields(name), Entity.TOPIC_REGEX: pattern}
 
 
 @lru_cache(TENANTS_AT_ONCE)
@@ -107,9 +94,6 @@ def to_local(tenant: Tenant) -> Mapping[Entity, Replace]:
         if not value:
             return value
         return tenant.local(value) if tenant.owns(value) else FOREIGN
-
-    def config_resource(value: str, message: Any) -> Any:
-        return name(value, message) if message.resource_type in (TOPIC, GROUP) else value
 
     def pattern(value: str, message: Any) -> str:
         return local_pattern(value)
@@ -122,6 +106,20 @@ def to_local(tenant: Tenant) -> Mapping[Entity, Replace]:
     def cluster_id(value: str, message: Any) -> str:
         return tenant.cluster_id(value)
 
+    return {
+        **_name_fields(name),
+        Entity.TOPIC_REGEX: pattern,
+        Entity.ERROR_MESSAGE: error_message,
+        Entity.CLUSTER_ID: cluster_id,
+    }
+
+
+def _name_fields(name: Replace) -> dict[Entity, Replace]:
+    """Apply `name` to fields with names, to config resources of topics and groups, and within embedded messages."""
+
+    def config_resource(value: str, message: Any) -> Any:
+        return name(value, message) if message.resource_type in (TOPIC, GROUP) else value
+
     def embedded(kind: Any) -> Replace:
         replacements = {Entity.TOPIC_NAME: name}
         return lambda value, message: translated_bytes(kind, value, replacements)
@@ -129,9 +127,6 @@ def to_local(tenant: Tenant) -> Mapping[Entity, Replace]:
     return {
         **dict.fromkeys(_NAMES, name),
         Entity.CONFIG_RESOURCE: config_resource,
-        Entity.TOPIC_REGEX: pattern,
-        Entity.ERROR_MESSAGE: error_message,
-        Entity.CLUSTER_ID: cluster_id,
         Entity.SUBSCRIPTION: embedded(ConsumerProtocolSubscription),
         Entity.ASSIGNMENT: embedded(ConsumerProtocolAssignment),
     }

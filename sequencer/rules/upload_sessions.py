@@ -85,8 +85,8 @@ def open_session(
     slack_ms: int = 0,
 ) -> SessionGrant:
     """Grant a new prefix to a live agent or to the compactor; grant a writer the prefix of its named session."""
-    lease_ms = settings.session_lease_ms
-    if request.broker_id == WRITER_BROKER_ID:
+    is_writer = request.broker_id == WRITER_BROKER_ID
+    if is_writer:
         if request.name is None:
             raise InvalidRequest("a writer's session must have a name")
         known = _writers_session(draft, request.name, settings)
@@ -98,24 +98,10 @@ def open_session(
                 settings=settings,
                 slack_ms=slack_ms,
             )
-        folder, lease_ms = "written", settings.writer_lease_ms
-    elif request.broker_id == COMPACTOR_BROKER_ID:
-        lease = draft.get(LeaseRow, COMPACTOR_LEASE)
-        if lease is None or lease.epoch != request.agent_epoch or lease.expires_ms <= draft.now_ms:
-            raise LeaseLost(
-                f"no live lease {COMPACTOR_LEASE!r} of epoch {request.agent_epoch}; take it again"
-            )
-        folder = "parquet"
-    else:
-        agent = draft.get(AgentRow, request.broker_id)
-        if agent is None or agent.epoch != request.agent_epoch or agent.expires_ms == 0:
-            raise LeaseLost(
-                f"no live agent {request.broker_id} of epoch {request.agent_epoch}; register again"
-            )
-        folder = "mixed"
+    folder = "written" if is_writer else _folder_of_holder(draft, request)
     # The first part spreads sessions over the store's partitions; the id is random and needs no hash.
     prefix = f"{identity.cluster_id}/{folder}/{session_id.hex[-4:]}/{session_id}/"
-    lease_ms += slack_ms
+    lease_ms = (settings.writer_lease_ms if is_writer else settings.session_lease_ms) + slack_ms
     row = SessionRow(
         session_id=session_id,
         broker_id=request.broker_id,
@@ -127,6 +113,21 @@ def open_session(
     )
     draft.put(row)
     return _granted(row, lease_ms, identity, settings)
+
+
+def _folder_of_holder(draft: Draft, request: OpenSession) -> str:
+    """Return the folder for the compactor or the agent, which must hold its lease. Raises LeaseLost."""
+    if request.broker_id == COMPACTOR_BROKER_ID:
+        lease = draft.get(LeaseRow, COMPACTOR_LEASE)
+        if lease is None or lease.epoch != request.agent_epoch or lease.expires_ms <= draft.now_ms:
+            raise LeaseLost(
+                f"no live lease {COMPACTOR_LEASE!r} of epoch {request.agent_epoch}; take it again"
+            )
+        return "parquet"
+    agent = draft.get(AgentRow, request.broker_id)
+    if agent is None or agent.epoch != request.agent_epoch or agent.expires_ms == 0:
+        raise LeaseLost(f"no live agent {request.broker_id} of epoch {request.agent_epoch}; register again")
+    return "mixed"
 
 
 def _granted(row: SessionRow, lease_ms: int, identity: Identity, settings: SequencerSettings) -> SessionGrant:
