@@ -185,6 +185,12 @@ def unknown_topic_code(name: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_possible else ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
+def producer_id_code(error: Exception) -> ErrorCode:
+    """Return the code for a producer id without a transactional id. If the sequencer is unreachable, it is Kafka's for
+    an unreachable controller: older producers take REQUEST_TIMED_OUT as fatal."""
+    return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if isinstance(error, _RETRIED) else code_of(error)
+
+
 def transaction_code(error: Exception, *, knows_fenced: bool) -> ErrorCode:
     """Return the code for a request about a transaction.
 

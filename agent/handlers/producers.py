@@ -9,6 +9,7 @@ from agent.errors import (
     PARTITION_CODES,
     AnswerTooLarge,
     code_of,
+    producer_id_code,
     transaction_code,
     unknown_topic_code,
 )
@@ -49,8 +50,9 @@ async def init_producer_id(
             )
         )
     except EXPECTED as error:
-        knows_fenced = context.api_version >= FIRST_FENCED_VERSION
-        code = transaction_code(error, knows_fenced=knows_fenced) if is_transactional else code_of(error)
+        code = producer_id_code(error)
+        if is_transactional:
+            code = transaction_code(error, knows_fenced=context.api_version >= FIRST_FENCED_VERSION)
         return InitProducerIdResponse(error_code=code, producer_epoch=-1)
     if request.transactional_id is not None:
         services.copy_queue.transaction(request.transactional_id)

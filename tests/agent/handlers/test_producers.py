@@ -92,7 +92,15 @@ def test_an_absent_sequencer_makes_a_transactional_client_look_for_its_coordinat
         bench.sequencer.is_away = True
         response = await init(bench, transactional_id="tx", transaction_timeout_ms=1_000)
         assert response.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert (await init(bench)).error_code == ErrorCode.REQUEST_TIMED_OUT
+
+    run(scenario)
+
+
+def test_an_absent_sequencer_makes_an_idempotent_producer_ask_again() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        bench.sequencer.is_away = True
+        told = await init(bench)
+        assert told.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "as in Kafka"
 
     run(scenario)
 
