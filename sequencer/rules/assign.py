@@ -20,7 +20,14 @@ import msgspec
 
 from sequencer.api.commits import BatchError, BatchOutcome, BatchStatus
 from sequencer.api.reads import RunBatch
-from sequencer.rules.producers import ProducerState, SequenceCheck, advance, check_sequence
+from sequencer.rules.producers import (
+    STORE,
+    ProducerState,
+    SequenceCheck,
+    advance,
+    advance_in_order,
+    check_sequence,
+)
 from tailrace.batches.mixed_object import BatchCoordinates
 from tailrace.batches.record_batch import OF_TRANSACTIONS, TRANSACTIONAL_FLAG
 from tailrace.ids import NO_PRODUCER_ID
@@ -92,22 +99,17 @@ class RunChecks:
         may_be_refused = batch.flags & OF_TRANSACTIONS or producer_id in self._transactional_ids
         if may_be_refused and (refusal := _refusal(batch, index, self._admit)) is not BatchError.NONE:
             return SequenceCheck(refusal)
-        known = self.changed.get(producer_id) or self._producer_state(producer_id)
-        check = check_sequence(
-            known,
-            batch.producer_epoch,
-            batch.base_sequence,
-            record_count,
-            may_skip=self._may_skip and not batch.is_transactional,
-        )
-        if check.error is BatchError.NONE:
-            self.changed[producer_id] = advance(
-                known,
-                batch.producer_epoch,
-                base_sequence=batch.base_sequence,
-                record_count=record_count,
-                base_offset=end_offset,
-            )
+        changed = self.changed.get(producer_id)
+        if changed is not None and advance_in_order(changed, batch, end_offset):
+            check = STORE
+        else:
+            known = changed or self._producer_state(producer_id)
+            epoch, base_sequence = batch.producer_epoch, batch.base_sequence
+            may_skip = self._may_skip and not batch.is_transactional
+            check = check_sequence(known, epoch, base_sequence, record_count, may_skip=may_skip)
+            if check.error is _NO_ERROR:
+                self.changed[producer_id] = advance(known, epoch, base_sequence, record_count, end_offset)
+        if check.error is _NO_ERROR:
             if may_be_refused and batch.flags & TRANSACTIONAL_FLAG:
                 self.transactional.setdefault(producer_id, end_offset)
         elif check.error is BatchError.DUPLICATE and batch.is_transactional:

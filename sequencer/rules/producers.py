@@ -14,7 +14,6 @@ Pure: the caller supplies the rows with the states, and writes the changed rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from uuid import UUID
 
@@ -22,6 +21,7 @@ import msgspec
 
 from sequencer.api.commits import BatchError
 from sequencer.store.rows import ProducerRow, RememberedBatch
+from tailrace.batches.mixed_object import BatchCoordinates
 
 SEQUENCES = 1 << 31
 """Sequence numbers wrap here (Kafka's DefaultRecordBatch.incrementSequence)."""
@@ -36,7 +36,7 @@ class ProducerState(msgspec.Struct, frozen=True, gc=False):
     """
 
     epoch: int
-    recent: Sequence[RememberedBatch]
+    recent: list[RememberedBatch]
     resumes_at: int | None = None
 
 
@@ -104,6 +104,23 @@ def advance(
     if state is None or state.epoch != epoch:
         return ProducerState(epoch, [stored])
     return ProducerState(epoch, [*state.recent[1 - REMEMBERED_BATCHES :], stored])
+
+
+def advance_in_order(state: ProducerState, batch: BatchCoordinates, base_offset: int) -> bool:
+    """Add the batch to this state if it follows the last one there: `check_sequence` would store it. Return False for
+    any other batch.
+
+    This changes the state's list, so the state must be one that `advance` has returned and nobody else has.
+    """
+    recent = state.recent
+    base_sequence = batch.base_sequence
+    if base_sequence != (recent[-1][1] + 1) % SEQUENCES or batch.producer_epoch != state.epoch:
+        return False
+    last = (base_sequence + batch.record_count - 1) % SEQUENCES
+    recent.append(_remembered((base_sequence, last, base_offset)))
+    if len(recent) > REMEMBERED_BATCHES:
+        del recent[0]
+    return True
 
 
 def resume_at(state: ProducerState | None, epoch: int, base_sequence: int) -> ProducerState:

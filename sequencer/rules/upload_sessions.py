@@ -446,10 +446,7 @@ def _commit_run(
 def _checks(draft: Draft, topic_id: UUID, proposal: RunProposal, settings: SequencerSettings) -> RunChecks:
     """Return the checks for a proposal's batches, from the draft's rows of producers and transactions."""
     number, batches = proposal.partition, proposal.batches
-    producer_ids = {batch.producer_id: None for batch in batches}
-    producer_ids.pop(NO_PRODUCER_ID, None)
-    rows = draft.producer_rows(topic_id, number, producer_ids)
-    states = {producer_id: state_of(row) for producer_id, row in rows.items()}
+    row_of = draft.producers_on(topic_id, number)
 
     def admitted(index: int) -> BatchError:
         named = proposal.transactions[index] if proposal.transactions else ANY_TRANSACTION
@@ -460,7 +457,7 @@ def _checks(draft: Draft, topic_id: UUID, proposal: RunProposal, settings: Seque
         return None if opened is None else opened.first_offset
 
     return RunChecks(
-        states.get,
+        lambda producer_id: state_of(row_of(producer_id)),
         admit=admitted,
         open_from=open_from,
         transactional_ids=draft.durable.transactional_ids,

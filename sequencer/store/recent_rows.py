@@ -66,14 +66,11 @@ class RecentRows:
         stored_key, mine = self._stored_key, self._rows
         return [key for key in keys if stored_key(key) not in mine]
 
-    def producers_on(self, topic_id: UUID, partition: int, producer_ids: Iterable[int]) -> dict[int, Row]:
-        """Return those of these producers' rows in a partition that are here. Only for producer rows."""
-        mine, topic = self._rows, topic_id.int
-        return {
-            producer_id: row
-            for producer_id in producer_ids
-            if (row := mine.get((topic, partition, producer_id))) is not None
-        }
+    def producers_on(self, topic_id: UUID, partition: int) -> Callable[[int], Row | None]:
+        """Return a function that returns the row of a producer in this partition, if it is here. Only for producer
+        rows."""
+        get, topic = self._rows.get, topic_id.int
+        return lambda producer_id: get((topic, partition, producer_id))
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self._rows.values())

@@ -166,7 +166,7 @@ def test_a_producer_that_was_not_named_beforehand_is_no_new_one() -> None:
         draft.get(ProducerRow, UUID(int=1), 0, 7)
 
 
-def test_producers_looked_up_together_are_what_each_of_them_is() -> None:
+def test_the_producers_on_a_partition_are_what_each_of_them_is() -> None:
     topic_id, again = UUID(int=1), UUID(int=1)
     rows = [ProducerRow(topic_id, 3, number, 0, [], 0, 0) for number in range(5)]
     state = HotState({})
@@ -180,15 +180,18 @@ def test_producers_looked_up_together_are_what_each_of_them_is() -> None:
     savepoint = draft.savepoint()
     savepoint.put(replace_row(rows[0], producer_epoch=2))
     savepoint.delete(ProducerRow, *rows[1].key)
-    together = savepoint.producer_rows(again, 3, range(5))
-    each = {number: savepoint.get(ProducerRow, again, 3, number) for number in range(5)}
-    assert together == {number: row for number, row in each.items() if row is not None}
-    assert [(number, row.producer_epoch) for number, row in sorted(together.items())] == [
-        (0, 2),
-        (2, 0),
-        (3, 0),
-        (4, 0),
-    ]
+    row_of = savepoint.producers_on(again, 3)
+    found = {number: row_of(number) for number in range(5)}
+    assert found == {number: savepoint.get(ProducerRow, again, 3, number) for number in range(5)}
+    assert {number: row and row.producer_epoch for number, row in found.items()} == {
+        0: 2,
+        1: None,
+        2: 0,
+        3: 0,
+        4: 0,
+    }
+    with pytest.raises(AssertionError, match="not looked up"):
+        row_of(5)
 
 
 def test_a_row_that_is_dropped_from_memory_is_the_one_that_was_written_longest_ago() -> None:

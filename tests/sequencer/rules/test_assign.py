@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
 from sequencer.api.commits import BatchError, BatchStatus
 from sequencer.rules.assign import RunChecks, assign_offsets
-from sequencer.rules.producers import ProducerState
+from sequencer.rules.producers import SEQUENCES, ProducerState
 from sequencer.store.rows import RememberedBatch
 from tailrace.batches.mixed_object import BatchCoordinates
 
@@ -68,6 +70,51 @@ def test_a_run_cut_in_two_gives_the_same_offsets(batches: list[BatchCoordinates]
 
     assert first.outcomes + second.outcomes == whole.outcomes
     assert states | second.producers == whole.producers
+
+
+@st.composite
+def in_flight(draw: st.DrawFn) -> list[BatchCoordinates]:
+    """Batches of two producers. Most follow the producer's batch before, also across the wrap of sequences; the others
+    repeat, skip or have another epoch."""
+    following = {0: draw(st.sampled_from([0, SEQUENCES - 4])), 1: 0}
+    batches = []
+    for _ in range(draw(st.integers(0, 30))):
+        producer_id, count = draw(st.integers(0, 1)), draw(st.integers(1, 3))
+        moved = draw(st.sampled_from([0, 0, 0, 0, 0, 0, -count, -13, 2]))
+        sequence = (following[producer_id] + moved) % SEQUENCES
+        epoch = draw(st.sampled_from([0] * 8 + [1]))
+        flags = draw(st.sampled_from([0] * 8 + [16]))
+        batches.append(BatchCoordinates(100, count, 0, 0, producer_id, epoch, sequence, flags))
+        if moved == 0:
+            following[producer_id] = (sequence + count) % SEQUENCES
+    return batches
+
+
+@settings(deadline=None, max_examples=300)
+@given(in_flight(), st.booleans())
+def test_batches_of_one_run_are_checked_as_if_each_were_a_run_of_its_own(
+    batches: list[BatchCoordinates], may_skip: bool
+) -> None:
+    states = {0: ProducerState(0, [RememberedBatch(SEQUENCES - 9, SEQUENCES - 5, 7)])}
+    before = copy.deepcopy(states)
+
+    def checks() -> RunChecks:
+        return RunChecks(states.get, lambda index: BatchError.NONE, firsts.get, {1}, may_skip=may_skip)
+
+    firsts: dict[int, int] = {}
+    whole = assign_offsets(40, batches, checks)
+    assert states == before, "the states of before are not changed"
+    outcomes, end_offset = [], 40
+    for batch in batches:
+        alone = assign_offsets(end_offset, [batch], checks)
+        outcomes += alone.outcomes
+        end_offset = alone.end_offset
+        states.update(alone.producers)
+        firsts = {**alone.transactional, **firsts}
+
+    assert whole.outcomes == outcomes
+    assert {**before, **whole.producers} == states
+    assert whole.transactional == firsts
 
 
 @settings(deadline=None, max_examples=100)
