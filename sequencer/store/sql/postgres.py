@@ -1,4 +1,4 @@
-"""PostgreSQL: an asyncpg pool per lane, one statement per table and thousand rows, and the server's clock.
+"""PostgreSQL: an asyncpg pool per lane, one statement per thousand changed rows, and the server's clock.
 
 A write reads the committer's epoch under a lock that a server waits for when it takes the lease. So a transaction that
 read its epoch has ended before the next committer loads. Connecting, waiting for locks and statements have time limits,
@@ -8,10 +8,13 @@ on the server too, so that the transaction of a lost client does not keep the le
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+import functools
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from copy import copy
-from typing import Any, Literal
+from itertools import chain
+from typing import Any, Literal, TypeAlias, TypeVar
 from uuid import UUID
 
 import asyncpg
@@ -53,6 +56,13 @@ WRITTEN_AT_ONCE = 1_000
 LOAD_PAGE_SECONDS = 10.0
 LOAD_IDLE_SECONDS = 60.0
 """For a load: its transaction is idle while the caller works on a page."""
+
+T = TypeVar("T")
+_Part: TypeAlias = tuple[TableStatements, Sequence[T]]
+"""Rows or keys of a table."""
+_Change: TypeAlias = tuple[str, list[Any]]
+"""A statement and its arguments."""
+_PARAMETER = re.compile(r"\$(\d+)")
 
 _NOW = "(extract(epoch from clock_timestamp()) * 1000)::bigint"
 
@@ -237,18 +247,22 @@ class PostgresDatabase:
                 )
             self._check_commit_number(changes, number)
             parts = split_changes(changes, self._tables)
-            for table, deleted, _ in parts:
-                for first in range(0, len(deleted), WRITTEN_AT_ONCE):
-                    keys = table.codec.encode_keys(deleted[first : first + WRITTEN_AT_ONCE])
-                    await connection.execute(self._deletes[table.codec.kind], *_arrays(table.codec.key, keys))
-            for table, _, rows in parts:
-                if table.codec.kind is RunRow:
-                    rows = await _appended(connection, table, rows)
-                for first in range(0, len(rows), WRITTEN_AT_ONCE):
-                    columns = table.codec.encode_rows(rows[first : first + WRITTEN_AT_ONCE])
-                    await connection.execute(
-                        self._upserts[table.codec.kind], *_arrays(table.codec.columns, columns)
-                    )
+            for deletions in _at_once([(table, deleted) for table, deleted, _ in parts]):
+                await _execute_together(connection, map(self._deletion, deletions))
+            upserted = [
+                (table, await _appended(connection, table, rows) if table.codec.kind is RunRow else rows)
+                for table, _, rows in parts
+            ]
+            for upserts in _at_once(upserted):
+                await _execute_together(connection, map(self._upsert, upserts))
+
+    def _deletion(self, deleted: _Part[tuple[object, ...]]) -> _Change:
+        table, keys = deleted
+        return self._deletes[table.codec.kind], _arrays(table.codec.key, table.codec.encode_keys(keys))
+
+    def _upsert(self, upserted: _Part[Row]) -> _Change:
+        table, rows = upserted
+        return self._upserts[table.codec.kind], _arrays(table.codec.columns, table.codec.encode_rows(rows))
 
     def _check_commit_number(self, changes: Changes, number: int | None) -> None:
         """Raise SequencerUnavailable for a gap in commit numbers: the database was set back under a live committer."""
@@ -345,6 +359,45 @@ async def _appended(connection: Any, table: TableStatements, rows: list[Row]) ->
         records = table.codec.records(new[first : first + WRITTEN_AT_ONCE])
         await connection.copy_records_to_table("runs", records=records, columns=names)
     return others
+
+
+def _at_once(changes: Iterable[_Part[T]]) -> Iterator[list[_Part[T]]]:
+    """Divide the changes of all tables into lists of at most WRITTEN_AT_ONCE rows."""
+    parts: list[_Part[T]] = []
+    left = WRITTEN_AT_ONCE
+    for table, rows in changes:
+        first = 0
+        while first < len(rows):
+            some = rows[first : first + left]
+            parts.append((table, some))
+            first += len(some)
+            left -= len(some)
+            if not left:
+                yield parts
+                parts, left = [], WRITTEN_AT_ONCE
+    if parts:
+        yield parts
+
+
+async def _execute_together(connection: Any, changes: Iterable[_Change]) -> None:
+    """Execute statements on different tables as one: each statement would take a round trip."""
+    statements, arguments = zip(*changes, strict=True)
+    await connection.execute(_in_one(statements), *chain.from_iterable(arguments))
+
+
+@functools.lru_cache(maxsize=200)
+def _in_one(statements: tuple[str, ...]) -> str:
+    """Return one statement that executes these. Its parameters are theirs, one statement's after the other's."""
+    if len(statements) == 1:
+        return statements[0]
+    parts: list[str] = []
+    count = 0
+    for number, statement in enumerate(statements):
+        parameters = len(set(_PARAMETER.findall(statement)))
+        renumbered = _PARAMETER.sub(lambda found, count=count: f"${count + int(found[1])}", statement)
+        parts.append(f"part_{number} as ({renumbered})")
+        count += parameters
+    return f"with {', '.join(parts)} select"
 
 
 def _arrays(columns: Sequence[RowColumn], values: list[list[Any]]) -> list[Any]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
 
+import sequencer.store.sql.postgres as postgres_module
 import sequencer.store.sql.store as store_module
+from sequencer.api.commits import ObjectKind
 from sequencer.api.errors import LeaseLost, RequestFailed, SequencerUnavailable
 from sequencer.store.rows import (
     LOOKED_UP,
@@ -91,6 +95,42 @@ def test_a_row_that_is_written_again_replaces_the_first_and_a_deleted_one_is_gon
         assert left == [CounterRow("other", 2)]
 
     on(place, act)
+
+
+@pytest.mark.parametrize("at_once", [1, 4, 1_000])
+def test_on_postgresql_a_statement_changes_rows_of_many_tables_up_to_a_number(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(postgres_module, "WRITTEN_AT_ONCE", at_once)
+    execute_together, statements = postgres_module._execute_together, 0
+
+    def counted(*args: Any) -> Awaitable[None]:
+        nonlocal statements
+        statements += 1
+        return execute_together(*args)
+
+    monkeypatch.setattr(postgres_module, "_execute_together", counted)
+    url = postgres.create_database()
+    rows = [*one_of_each_kind(), *(CounterRow(f"n{number}", number) for number in range(10))]
+
+    async def act(store: SqlRowStore, epoch: int) -> None:
+        await store.write(changes(*rows), epoch)
+        upserted = [row for row in rows if not (isinstance(row, RunRow) and row.kind is ObjectKind.MIXED)]
+        assert statements == math.ceil(len(upserted) / at_once), "runs of mixed objects are copied"
+        changed = Changes()
+        for number in range(5):
+            changed.delete(CounterRow, (f"n{number}",))
+            changed.put(CounterRow(f"n{number + 5}", 0))
+        await store.write(changed, epoch)
+        kept = [row for row in rows if not isinstance(row, CounterRow) or row.name == "commit_number"]
+        kept += [CounterRow(f"n{number}", 0) for number in range(5, 10)]
+        found = [row for of_kind in (await store.load()).values() for row in of_kind]
+        for kind in LOOKED_UP:
+            found += await store.rows_after(kind, None, 100)
+        assert sorted(map(repr, found)) == sorted(map(repr, kept))
+
+    on(lambda: open_row_store(url, clock=CLOCK, entropy=SeededEntropy(1)), act)
+    postgres.drop_database(url)
 
 
 def test_a_key_can_move_to_another_object_in_one_write(place: Place) -> None:
