@@ -37,7 +37,7 @@ def test_departed_agents_are_remembered_until_they_return_up_to_a_limit() -> Non
     assert len(departed_of(many, ring_of(1))) == MAX_DEPARTED
 
 
-def test_only_librdkafka_is_told_of_agents_that_have_left() -> None:
+def test_only_librdkafka_gets_agents_that_have_left() -> None:
     async def scenario(bench: AgentBench) -> None:
         other = await bench.join("az-a", 2)
         await bench.services.catalog.refresh()

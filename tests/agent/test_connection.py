@@ -815,7 +815,7 @@ def test_a_request_that_waits_for_a_pass_of_the_loop_ends_with_its_connection() 
     run(scenario)
 
 
-def test_what_is_handled_at_once_fills_a_pass_of_the_loop_and_the_rest_waits_in_its_order() -> None:
+def test_immediate_requests_fill_a_pass_of_the_loop_and_the_rest_waits_in_order() -> None:
     async def scenario() -> None:
         passes, order, step = LoopPasses(), list[bytes](), PASS_SECONDS / 10
         lines = [Timed(step, order, tries_at_once=True, passes=passes) for _ in range(100)]

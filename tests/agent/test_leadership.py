@@ -32,7 +32,7 @@ def test_a_partition_led_by_a_new_agent_is_refused_once_and_then_served() -> Non
     )
 
 
-def test_changes_in_a_row_are_told_together_after_a_pause() -> None:
+def test_changes_in_quick_succession_are_sent_together_after_a_pause() -> None:
     told = KnownLeadership()
     told.sends_away(ring(1, 1), ME, "z", 0.0, ALL)
     assert told.sends_away(ring(2, 1, 2), ME, "z", 1.0, ALL)

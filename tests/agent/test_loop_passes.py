@@ -164,7 +164,7 @@ def test_a_request_with_a_task_of_its_own_begins_behind_those_who_wait() -> None
     in_a_loop(scenario)
 
 
-def test_where_no_time_passes_nobody_waits() -> None:
+def test_if_no_time_passes_nobody_waits() -> None:
     async def scenario() -> None:
         passes = LoopPasses()
         order: list[int] = []

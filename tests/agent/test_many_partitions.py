@@ -109,7 +109,7 @@ def test_batches_of_nobodys_transaction_are_refused_in_turns() -> None:
 
 
 @least_of_three
-def test_as_many_positions_as_one_commit_may_have_leave_the_loop_to_others_and_more_change_nothing() -> None:
+def test_a_commit_with_the_most_positions_does_not_block_the_loop_and_a_larger_one_changes_nothing() -> None:
     async def scenario(bench: AgentBench) -> None:
         topics = await topics_of(bench)
         most = MAX_POSITIONS // len(OF_EACH)

@@ -106,7 +106,7 @@ def test_a_caller_that_withdraws_blocks_no_other_and_keeps_nothing() -> None:
     run(scenario)
 
 
-def test_what_is_counted_unasked_leaves_less_for_the_others() -> None:
+def test_bytes_counted_without_a_claim_leave_less_for_others() -> None:
     async def scenario(budget: MemoryBudget) -> None:
         budget.count(LIMIT)
         assert not budget.try_take(1) and not budget.is_over

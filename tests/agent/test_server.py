@@ -236,7 +236,7 @@ def test_idle_connections_are_closed_also_after_an_error_that_was_not_expected(
     run(scenario)
 
 
-def test_a_lease_is_kept_also_after_an_answer_that_was_not_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_is_kept_also_after_an_unexpected_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(hosts: Hosts) -> None:
         agent = await hosts.start(2)
 

@@ -19,7 +19,7 @@ MACHINE = {
 }  # fmt: skip
 
 
-def test_a_case_is_told_from_the_others_and_runs_on_servers_that_can_be_started() -> None:
+def test_a_case_is_distinct_and_runs_on_servers_that_can_be_started() -> None:
     told = [(case.kind, case.name) for case in WHOLE]
     assert len(set(told)) == len(told) and set(DAILY) < set(WHOLE)
     assert {server for case in WHOLE for server in case.servers} == {*PROGRAMS, KAFKA}

@@ -132,7 +132,7 @@ ByTurnMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=
 TestByTurn = ByTurnMachine.TestCase
 
 
-def test_what_had_its_first_reader_first_goes_first_however_late_it_is_read_again() -> None:
+def test_the_value_with_the_earliest_first_read_is_evicted_first_even_if_it_is_read_again() -> None:
     cache: FirstReadFifo[str, int] = FirstReadFifo(30)
     for key in ("passed", "needed"):
         cache.put(key, 1, 10)

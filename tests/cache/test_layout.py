@@ -47,7 +47,7 @@ def runs(draw: st.DrawFn) -> Run:
 
 
 @given(runs())
-def test_every_stored_batch_stands_in_the_columns_where_it_stands_in_the_object(run: Run) -> None:
+def test_the_columns_have_every_stored_batch_at_its_position_in_the_object(run: Run) -> None:
     layout = Layout(run, CHUNK_BYTES)
 
     expected, position = list[tuple[int, int, int, int]](), run.start

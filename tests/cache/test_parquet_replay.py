@@ -123,7 +123,7 @@ def test_readers_of_all_partitions_decode_each_row_group_once(shared: WrittenPar
     asyncio.run(whole())
 
 
-def test_what_is_kept_of_a_partition_is_sent_with_the_epoch_that_is_asked_for(shared: WrittenParquet) -> None:
+def test_a_cached_run_is_sent_with_the_requested_epoch(shared: WrittenParquet) -> None:
     async def whole() -> None:
         reader = await reader_of(shared)
         for leader_epoch in (4, 5, 4):

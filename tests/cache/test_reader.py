@@ -1208,7 +1208,7 @@ def test_large_batches_that_are_in_memory_and_checked_are_read_without_waiting()
     asyncio.run(whole())
 
 
-def test_what_is_sent_of_large_batches_stays_with_their_chunk_for_one_epoch() -> None:
+def test_patched_headers_of_large_batches_stay_with_their_chunk_for_one_epoch() -> None:
     batches = [(batch_of(1, LARGE_BATCH_BYTES), BatchStatus.STORED)] * 2
     run, body, _ = mixed_run("m/1", 5, batches)
 

@@ -65,7 +65,7 @@ def test_readers_of_old_records_alone_have_all_of_the_memory() -> None:
     asyncio.run(scenario())
 
 
-def test_what_was_lent_is_taken_back_and_no_more() -> None:
+def test_exactly_the_borrowed_bytes_are_taken_back() -> None:
     async def scenario() -> None:
         watched = Watched()
         await watched.do(OLD, *range(100))

@@ -771,7 +771,7 @@ def test_a_lease_is_handed_on_within_five_seconds_after_its_holder_was_killed() 
     asyncio.run(scenario())
 
 
-def test_a_lease_is_kept_also_after_an_answer_that_was_not_expected() -> None:
+def test_a_lease_is_kept_also_after_an_unexpected_answer() -> None:
     async def scenario() -> None:
         async with opened() as (log, _, clock):
 

@@ -28,7 +28,7 @@ class CountingIndex(DatabaseIndex):
         return await self._load()
 
 
-def test_the_positions_of_a_group_are_told_after_one_look_at_the_database(tmp_path: Path) -> None:
+def test_the_positions_of_a_group_are_returned_after_one_read_of_the_database(tmp_path: Path) -> None:
     async def scenario() -> None:
         url, clock, entropy = f"sqlite:///{tmp_path}/rows.db", ManualClock(), SeededEntropy(1)
         rows = open_row_store(url, clock=clock, entropy=entropy)

@@ -236,7 +236,7 @@ def test_a_time_that_microseconds_do_not_hold_stops_no_table(
     asyncio.run(scenario())
 
 
-def test_files_that_cannot_be_deleted_are_told_and_block_nothing_else(tmp_path: Path) -> None:
+def test_files_that_cannot_be_deleted_are_reported_and_block_nothing_else(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(tmp_path) as world:
             await world.log.produce(("a", 0, batch_of([b"v"] * 5)))

@@ -291,7 +291,7 @@ def test_a_record_without_a_key_does_not_replace_one_with_an_empty_key() -> None
         assert index.newest == 9
 
 
-def test_keys_whose_hashes_begin_alike_are_told_apart() -> None:
+def test_keys_whose_hashes_begin_alike_are_distinguished() -> None:
     with KeyIndex(3, memory_bytes=1 << 20, secret=SECRET) as index:
         hashes = np.array([[5, 1], [5, 2], [5, 3], [6, 1]], np.uint64)
         index._add_hashes(hashes[:3], np.array([10, 11, 12]))

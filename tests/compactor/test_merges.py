@@ -79,7 +79,7 @@ def test_a_swap_of_a_merge_replaces_a_bounded_number_of_runs() -> None:
     assert planned(runs, PlanSettings(most_runs=6)) == [[0, 1], [2, 3]]
 
 
-def test_runs_of_a_partition_are_never_merged_over_what_stands_between_them() -> None:
+def test_runs_of_a_partition_are_never_merged_over_runs_between_them() -> None:
     first, second = run_of(0, MIB, 0, 0, 5), run_of(1, MIB, 0, 5, 9)
     after_a_hole = [run_of(2, MIB, 0, 10, 12), run_of(2, MIB, 1, 0, 3), run_of(3, MIB, 1, 3, 4)]
     assert planned([first, second, *after_a_hole]) == [[0, 1], [2, 3]]

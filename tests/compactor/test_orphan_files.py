@@ -143,7 +143,7 @@ def test_a_writer_that_opened_the_table_before_a_search_commits_nothing_after_it
     asyncio.run(scenario())
 
 
-def test_a_store_that_refuses_to_list_or_delete_is_told_and_the_table_continues(
+def test_a_store_that_refuses_to_list_or_delete_is_reported_and_the_table_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:

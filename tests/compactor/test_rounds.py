@@ -127,7 +127,7 @@ def test_the_age_of_the_backlog_stays_until_a_round_ends_without_a_failure() -> 
     asyncio.run(scenario())
 
 
-def test_tables_that_failed_are_counted_and_told_after_each_round_also_one_that_an_error_ended() -> None:
+def test_failed_tables_are_counted_and_reported_after_each_round_also_after_a_failed_one() -> None:
     async def scenario() -> None:
         left: list[Exception | None] = [None, SequencerUnavailable("gone")]
 

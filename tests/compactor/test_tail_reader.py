@@ -140,7 +140,7 @@ def test_the_last_records_are_the_newest_offsets_of_each_partition() -> None:
     asyncio.run(scenario())
 
 
-def test_what_a_follower_cannot_continue_with_is_an_error() -> None:
+def test_a_change_that_a_follower_cannot_apply_is_an_error() -> None:
     async def scenario() -> None:
         async with a_log() as log:
             topic = await log.topic("t")

@@ -410,7 +410,7 @@ def test_a_producers_transactions_one_after_the_other_are_kept_apart(outcomes: t
     asyncio.run(whole())
 
 
-def test_a_log_of_which_nothing_is_left_is_passed_and_continues() -> None:
+def test_an_empty_log_is_skipped_and_continues() -> None:
     async def whole() -> None:
         log = Log(MemoryStore(ManualClock()))
         await log.write((1, 3, Compression.NONE))

@@ -170,7 +170,7 @@ def test_a_table_changes_between_bytes_and_columns_and_ends_with_its_quarantine(
     asyncio.run(scenario())
 
 
-def test_nothing_is_frozen_before_an_object_comes(tmp_path: Path) -> None:
+def test_no_rows_are_frozen_before_the_first_object(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(tmp_path, 1) as world:
             typed = Typed(world)

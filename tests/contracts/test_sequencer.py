@@ -499,7 +499,7 @@ def test_a_swap_puts_one_run_in_the_place_of_many_once(factory: Factory) -> None
     run(factory, scenario)
 
 
-def test_a_swap_of_runs_that_are_others_by_now_is_refused(factory: Factory) -> None:
+def test_a_swap_of_runs_that_have_changed_is_refused(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
         request = await prepare_swap(bench)
         await bench.sequencer.swap(request)
@@ -1300,7 +1300,7 @@ def test_a_feed_that_asks_for_what_is_forgotten_is_reset(factory: Factory) -> No
     run(factory, scenario, SequencerSettings(max_feed_commits=3))
 
 
-def test_a_watcher_is_told_every_change_of_its_partition_once_until_it_is_gone(factory: Factory) -> None:
+def test_a_watcher_gets_every_change_of_its_partition_once_until_it_is_deleted(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
         swap = await prepare_swap(bench)
         place = (bench.topic.topic_id, 0)

@@ -208,7 +208,9 @@ MIXED, PARQUET, MARKERS = ObjectKind.MIXED, ObjectKind.PARQUET, ObjectKind.MARKE
 # --- ids and epochs -----------------------------------------------------------------------------------
 
 
-def test_a_transactional_id_keeps_its_producer_id_and_whoever_had_it_is_fenced(factory: Factory) -> None:
+def test_a_transactional_id_keeps_its_producer_id_and_the_earlier_producer_is_fenced(
+    factory: Factory,
+) -> None:
     async def scenario(bench: Bench) -> None:
         old = await producer(bench)
         other = await producer(bench, "another")
@@ -963,7 +965,7 @@ def test_read_committed_look_ups_stop_at_the_last_stable_offset(factory: Factory
     run(factory, scenario)
 
 
-def test_the_latest_of_many_parts_is_not_told_while_it_is_not_committed(
+def test_the_latest_of_many_parts_is_not_returned_while_it_is_uncommitted(
     factory: Factory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer is the same as if one part held everything: the latest record of the earlier parts is not the

@@ -304,7 +304,7 @@ def test_our_agent_is_served_by_the_sequencer_of_the_version_before() -> None:
             assert_extends(plain(answer), old, method)
 
 
-def test_a_peer_that_speaks_only_other_versions_is_told_which_we_speak() -> None:
+def test_a_peer_without_a_common_version_gets_the_list_of_ours() -> None:
     nonce = bytes(16)
     theirs = Hello("tailrace", [9, 10], "", 0, nonce)
     with pytest.raises(

@@ -20,7 +20,7 @@ def test_the_extrapolation_is_what_the_model_says() -> None:
 
 
 @pytest.mark.parametrize("is_java", [False, True])
-def test_what_clients_get_is_what_the_bench_wrote(is_java: bool) -> None:
+def test_clients_get_what_the_bench_wrote(is_java: bool) -> None:
     rows = [
         (row.pop("load"), Latency[row.pop("policy").upper()], Outcome(**row))
         for row in (dict(row) for row in LATENCIES if ("batch.size" in row["load"]) is is_java)

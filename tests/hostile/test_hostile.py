@@ -193,7 +193,7 @@ def test_hostile_clients_cost_others_nothing(database: str) -> None:
 
 
 @pytest.mark.parametrize("cases", ["gateway", "tenants"])
-def test_nobody_loses_by_hostile_clients_of_the_gateway_or_of_another_tenant(cases: str) -> None:
+def test_hostile_clients_of_the_gateway_or_another_tenant_cost_others_nothing(cases: str) -> None:
     [verdict] = try_until_fit("sqlite", FEW_SECONDS, seed=SEED, tries=1, cases=PLAYS[cases])
 
     assert verdict.faults == [] and not verdict.is_held, "\n".join(verdict.lines())

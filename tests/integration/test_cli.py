@@ -247,7 +247,7 @@ def test_headers_of_one_name_are_kept_in_order(server: Server) -> None:
     assert "--header 'a': expected NAME=VALUE, such as source=radar" in refused.stderr
 
 
-def test_an_offset_outside_of_a_log_is_told_and_the_nearest_is_taken(server: Server) -> None:
+def test_an_offset_outside_of_a_log_is_reported_and_the_nearest_is_used(server: Server) -> None:
     server.wait_until_ready()
     server.run("topic", "create", "events")
     server.run("produce", "events", "a", "b", "c")

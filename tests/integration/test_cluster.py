@@ -87,7 +87,7 @@ def test_all_continues_within_seconds_when_the_committer_is_killed(cluster: Clus
     assert load.longest_pause_seconds < 20
 
 
-def test_an_agent_that_is_told_to_end_drains_and_its_clients_notice_nothing(cluster: Cluster) -> None:
+def test_an_agent_drains_on_a_signal_and_its_clients_notice_nothing(cluster: Cluster) -> None:
     _create(cluster, "drained", PARTITIONS)
     leaving = _leader(cluster, "drained", "az-a")
     load = _Load(cluster.bootstrap, "drained", zone="az-a")

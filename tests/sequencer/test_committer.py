@@ -365,7 +365,7 @@ def test_a_thousand_agents_that_come_back_together_take_eight_writes() -> None:
     run(use)
 
 
-def test_an_observer_is_told_of_groups_queue_database_and_failures() -> None:
+def test_an_observer_gets_events_of_groups_queue_database_and_failures() -> None:
     async def use(world: World) -> None:
         noted = Noted()
         await world.sequencer.close()
@@ -403,7 +403,7 @@ def test_nothing_is_queued_at_a_committer_that_has_closed() -> None:
     run(use)
 
 
-def test_what_its_callers_no_longer_wait_for_is_not_decided_and_costs_no_question_to_the_store() -> None:
+def test_a_request_that_its_caller_abandoned_is_not_decided_and_reads_nothing() -> None:
     async def use(world: World) -> None:
         world.store.hold_writes()
         first = asyncio.ensure_future(world.sequencer.create_topic(CreateTopic("first", 1, {})))

@@ -311,7 +311,7 @@ def test_a_question_is_answered_as_of_what_the_asker_has_seen() -> None:
     run(use)
 
 
-def test_one_who_has_seen_nothing_is_told_what_was_answered_to_another_before() -> None:
+def test_a_new_caller_gets_at_least_what_another_was_answered_before() -> None:
     """A client whose transaction began at one agent ends it at another: that one must see the open transaction."""
 
     async def use(world: World) -> None:

@@ -324,7 +324,7 @@ def test_a_groups_positions_are_reported_in_pages_without_those_of_deleted_topic
     run(use)
 
 
-def test_one_position_is_told_though_many_before_it_are_of_a_deleted_topic(
+def test_a_position_is_returned_though_many_before_it_are_of_a_deleted_topic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reading, "LEAST_AT_ONCE", 1)

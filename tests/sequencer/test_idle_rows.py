@@ -93,7 +93,7 @@ def state() -> Watched:
     return Watched({AgentRow: agents, SessionRow: [*closed, *opened]})
 
 
-def test_an_agent_that_registers_visits_only_whoever_had_its_address(state: Watched) -> None:
+def test_a_registration_visits_only_the_agent_that_had_its_address(state: Watched) -> None:
     draft = Draft(state, NOW)
     leases.register_agent(draft, info(7), ME, SETTINGS)
     assert state.visited[AgentRow] <= 2 and state.visited[SessionRow] <= 2

@@ -171,7 +171,7 @@ def test_runs_after_a_replaced_run_are_kept() -> None:
     st.integers(1, 500),
     st.integers(1, 20),
 )
-def test_what_is_found_is_what_all_runs_from_there_would_give(
+def test_a_query_finds_the_same_as_a_scan_of_all_runs(
     sizes: list[tuple[int, int]], offset: int, max_bytes: int, max_runs: int
 ) -> None:
     recent, all_runs, end = RecentRuns(LEAST_RUNS), [], 0

@@ -70,7 +70,7 @@ def test_the_changes_of_several_generations_are_sent_together() -> None:
     assert [member.broker_id for member in change.members] == [4] and change.departed == []
 
 
-def test_who_takes_no_changes_or_knows_a_ring_that_is_forgotten_is_sent_all_of_it() -> None:
+def test_a_caller_that_takes_no_changes_or_knows_a_forgotten_ring_gets_the_whole_ring() -> None:
     driver = Driver(3)
     driver.write(agent(3))
     assert driver.ask(1, takes_changes=False).ring is not None

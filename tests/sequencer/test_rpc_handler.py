@@ -173,7 +173,7 @@ def test_an_overloaded_sequencer_is_left_alone_for_a_while_and_no_other_is_asked
     run(use)
 
 
-def test_without_any_server_the_caller_is_told_once_its_patience_ends() -> None:
+def test_without_any_server_the_call_fails_at_its_deadline() -> None:
     async def use(world: World) -> None:
         remote = world.remote(patience_s=0.1)
         for link in world.links.values():

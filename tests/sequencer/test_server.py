@@ -218,7 +218,7 @@ def test_when_the_committer_is_cut_off_another_takes_over_within_three_seconds_a
 
 @pytest.mark.parametrize("known", [("a:1", "b:1"), ("b:1", "a:1"), ("b:1",)])
 @pytest.mark.parametrize("frozen_s", [0.0, 2.0])
-def test_when_the_committer_freezes_whoever_asks_it_is_served_by_the_next_within_three_seconds(
+def test_when_the_committer_freezes_its_callers_are_served_by_the_next_within_three_seconds(
     known: tuple[str, ...], frozen_s: float
 ) -> None:
     async def use(world: World) -> None:
@@ -420,7 +420,7 @@ def test_a_paused_committer_that_was_replaced_answers_nothing() -> None:
 
 
 @pytest.mark.parametrize("way", ["read", "call"])
-def test_who_saw_a_change_is_told_nothing_older_by_a_committer_that_was_replaced_early(way: str) -> None:
+def test_a_caller_that_saw_a_change_gets_nothing_older_from_a_replaced_committer(way: str) -> None:
     async def use(world: World) -> None:
         first, second = world.nodes.values()
         assert first._local is not None

@@ -325,7 +325,7 @@ def test_a_commit_is_queued_in_turns_once_for_each_also_for_who_begins_meanwhile
     run(memory, scenario)
 
 
-def test_a_swap_says_below_which_offset_runs_are_others_now() -> None:
+def test_a_refused_swap_reports_the_offset_below_which_runs_have_changed() -> None:
     async def scenario(bench: Bench) -> None:
         swap = await prepare_swap(bench)
         watcher = Watcher(bench)

@@ -66,14 +66,14 @@ def test_changes_in_a_row_are_sent_together_each_topic_once_as_it_is_now() -> No
 
 
 @pytest.mark.parametrize("version", [-1, 6, 9])
-def test_who_knows_nothing_or_what_this_committer_never_knew_is_told_everything(version: int) -> None:
+def test_a_caller_with_an_unknown_version_gets_everything(version: int) -> None:
     driver = Driver(10)
     driver.write(row(3))
     answer = driver.ask(version)
     assert answer.topics is not None and len(answer.topics) == 10 and not answer.changed
 
 
-def test_who_takes_no_changes_is_told_everything_or_nothing() -> None:
+def test_a_caller_that_takes_no_changes_gets_everything_or_nothing() -> None:
     driver = Driver(10)
     driver.write(row(3))
     everything, nothing = driver.ask(7, takes_changes=False), driver.ask(8, takes_changes=False)
@@ -81,7 +81,7 @@ def test_who_takes_no_changes_is_told_everything_or_nothing() -> None:
     assert nothing.topics is None
 
 
-def test_changes_past_the_bound_are_forgotten_and_whoever_missed_them_is_told_everything(
+def test_changes_past_the_limit_are_forgotten_and_callers_that_missed_them_get_everything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(topic_changes, "MAX_CHANGES", 2)

@@ -80,7 +80,7 @@ def test_a_batch_of_a_transaction_or_of_another_size_is_left_to_the_whole_check(
     ),
     st.binary(max_size=3),
 )
-def test_what_is_taken_in_one_look_is_what_the_whole_check_takes(values: dict[int, int], tail: bytes) -> None:
+def test_the_fast_path_accepts_what_the_whole_check_accepts(values: dict[int, int], tail: bytes) -> None:
     data = with_fields(values, tail)
     found = plain_batch(memoryview(data), **LIMITS)
     assert found is None or found == checked(data)

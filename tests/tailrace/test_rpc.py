@@ -607,7 +607,7 @@ def test_calls_on_a_bad_link_are_answered_right_or_time_out() -> None:
         ((ClusterIdentity("a", 1), b""), (ClusterIdentity("a", 1), b"right"), "secret"),
     ],
 )
-def test_those_that_do_not_belong_together_are_told_why(
+def test_incompatible_members_get_a_reason(
     ours: tuple[ClusterIdentity, bytes], theirs: tuple[ClusterIdentity, bytes], code: str
 ) -> None:
     async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:

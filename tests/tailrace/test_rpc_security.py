@@ -136,7 +136,7 @@ def greet(client: Sequence[bytes], server: Sequence[bytes]) -> bytes:
     return of_server
 
 
-def test_whoever_has_one_secret_in_common_is_served_by_it() -> None:
+def test_a_peer_with_one_common_secret_is_served() -> None:
     old, new = SECRET, OTHER
     assert greet((old,), (old, new)) == old
     assert greet((new, old), (old,)) == old
@@ -150,7 +150,7 @@ def test_whoever_has_one_secret_in_common_is_served_by_it() -> None:
         greet((new,), ())
 
 
-def test_versions_cannot_be_talked_down_by_somebody_in_between() -> None:
+def test_versions_cannot_be_downgraded_by_a_man_in_the_middle() -> None:
     hello = make_hello(ClusterIdentity(), bytes(16), (SECRET,))
     talked_down = msgspec.structs.replace(hello, versions=[1])
     welcome, _ = answer_hello(talked_down, KnownCluster(), (SECRET,), bytes(16))
@@ -379,7 +379,7 @@ def test_a_request_behind_one_that_was_left_out_ends_the_connection() -> None:
     meddled(lambda is_client, number, data: [] if (is_client, number) == (True, 2) else [data], use)
 
 
-def test_an_acceptance_by_somebody_who_does_not_know_the_secret_is_refused() -> None:
+def test_an_acceptance_by_a_peer_without_the_secret_is_refused() -> None:
     async def use(client: RpcClient, asked: list[int]) -> None:
         with pytest.raises(LinkDown):
             await client.call("add", 1, int, 5)

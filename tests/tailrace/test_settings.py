@@ -198,7 +198,7 @@ def test_a_time_in_which_no_compaction_could_end_is_refused_where_a_process_star
         assert any(line.startswith(f"sequencer.sweep_interval_ms {given_ms} ") for line in told) is is_refused
 
 
-def test_mistakes_that_follow_from_another_are_not_told(tmp_path: Path) -> None:
+def test_errors_that_follow_from_another_are_not_reported(tmp_path: Path) -> None:
     file = write(tmp_path, 'listeners = ["x"]\n[security]\ntenant_listeners = ["a=b"]\n')
     with pytest.raises(BadSettings) as refused:
         load_settings(Settings, environ={}, file=file, mistakes_of=serve_mistakes)

@@ -422,7 +422,7 @@ def test_the_end_of_a_certificate_is_known(authority: Authority, tmp_path: Path,
 # --- HTTPS
 
 
-def test_https_follows_its_files_and_asks_for_clients_certificates_where_it_is_told_to(
+def test_https_follows_its_files_and_requires_client_certificates_if_configured(
     authority: Authority, tmp_path: Path
 ) -> None:
     files = authority.files(tmp_path / "http", HERE)

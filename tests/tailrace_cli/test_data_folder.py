@@ -60,7 +60,7 @@ def test_a_database_that_opening_would_create_is_refused(tmp_path: Path, databas
         ),
     ],
 )  # fmt: skip
-def test_what_was_served_is_found_after_the_stop_from_any_folder_and_without_a_password(
+def test_the_served_stores_are_found_after_the_stop_from_any_folder_and_without_a_password(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: ServedStores, found: ServedStores
 ) -> None:
     data, here = tmp_path / "data", tmp_path / "here"
@@ -88,7 +88,7 @@ def test_a_folder_that_was_moved_is_found_where_it_is(tmp_path: Path) -> None:
     assert last_served(moved) == ServedStores(str(moved / "objects"), f"sqlite:///{moved}/tailrace.db")
 
 
-def test_what_was_served_but_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+def test_an_unreadable_record_of_the_served_stores_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "served.json").write_text("{")
     with pytest.raises(CommandFailed, match=r"served\.json"):
         last_served(tmp_path)

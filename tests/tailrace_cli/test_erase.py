@@ -51,7 +51,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_a_key_is_erased_and_it_is_logged_by_whom(tmp_path: Path) -> None:
+def test_an_erasure_of_a_key_is_logged_with_its_user(tmp_path: Path) -> None:
     asyncio.run(fill(tmp_path / "data"))
     (tmp_path / "keys").write_text("616c696365\n616c696365\n")
     keys = ("--topic", "t", "--keys-file", "keys", "--encoding", "hex")

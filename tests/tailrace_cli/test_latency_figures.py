@@ -16,7 +16,7 @@ RESULTS = json.loads(Path("bench/results/2026-11-22-latency.json").read_text())
 
 
 @pytest.mark.parametrize("latency", TOPIC_CONFIGS["tailrace.latency"].choices or ())
-def test_what_a_topic_is_said_to_cost_is_what_the_bench_counted(latency: str) -> None:
+def test_the_shown_cost_of_a_topic_is_what_the_bench_counted(latency: str) -> None:
     (row,) = (row for row in RESULTS if row["load"] == "1 MiB/s of 16 KiB" and row["policy"] == latency)
     counted = LatencyFigures(
         round(row["puts_per_second"], 1), round(row["p50_ms"], -1), round(row["p99_ms"], -1)

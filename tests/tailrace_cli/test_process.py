@@ -23,7 +23,7 @@ asyncio.run(main())
 """
 
 
-def test_a_process_that_never_ends_by_itself_is_ended_with_its_stacks_told() -> None:
+def test_a_process_that_hangs_on_shutdown_is_ended_with_its_stacks_logged() -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", NEVER_DRAINED],
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

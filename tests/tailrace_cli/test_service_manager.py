@@ -11,7 +11,7 @@ from tests.support.agents import settle
 from tests.support.clocks import ManualClock
 
 
-def test_the_watchdog_is_told_within_each_period_for_as_long_as_the_loop_turns(tmp_path: Path) -> None:
+def test_the_watchdog_is_notified_within_each_period_while_the_loop_runs(tmp_path: Path) -> None:
     async def scenario() -> None:
         clock = ManualClock()
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:

@@ -55,7 +55,7 @@ def test_with_a_database_one_more_child_is_the_sequencer_and_no_secret_is_in_a_c
     assert plans[0].environment["TAILRACE_DATABASE"] == "postgresql://u:p@h/n"
 
 
-def test_children_are_told_of_the_files_with_secrets() -> None:
+def test_children_get_the_paths_of_secret_files() -> None:
     settings = settings_of(
         database="postgresql://u@h/n",
         store="/s",
@@ -97,7 +97,7 @@ def test_the_lines_of_a_supervisor_name_it(monkeypatch: pytest.MonkeyPatch) -> N
     assert json.loads(stream.getvalue())["process"] == "supervisor"
 
 
-def test_a_killed_child_is_started_again_and_all_end_when_told() -> None:
+def test_a_killed_child_is_restarted_and_all_end_on_a_signal() -> None:
     async def scenario() -> list[int]:
         started: asyncio.Queue[int] = asyncio.Queue()
         plan = ChildPlan("sleeper", (sys.executable, "-c", "import signal; signal.pause()"), {})

@@ -256,7 +256,7 @@ def test_the_compactors_container_compacts_and_keeps_a_table(
     assert found.load_table("tailrace.tabled").scan().to_arrow().num_rows == 100
 
 
-def test_traffic_is_told_to_cloudwatch(agents: list[tuple[Machine, Facts]]) -> None:
+def test_traffic_is_reported_to_cloudwatch(agents: list[tuple[Machine, Facts]]) -> None:
     machine = agents[0][0]
     machine.run("tailrace-traffic.service")
     machine.run("tailrace-traffic.service")

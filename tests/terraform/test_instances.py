@@ -76,7 +76,7 @@ def test_a_script_is_read_by_bash(script: Path) -> None:
     subprocess.run(["bash", "-n", str(script)], check=True, timeout=20)
 
 
-def test_an_agent_is_told_its_address_zone_and_sequencer(tmp_path: Path) -> None:
+def test_an_agent_is_configured_with_its_address_zone_and_sequencer(tmp_path: Path) -> None:
     environment = stand_ins(tmp_path) | {"SEQUENCER_ADDRESS": "seq.internal:9645"}
     run("agents/files/write_config.sh", environment)
     settings = tomllib.loads(Path(environment["TAILRACE_CONFIG"]).read_text())

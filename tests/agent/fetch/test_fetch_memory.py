@@ -50,7 +50,7 @@ def test_many_that_take_all_they_can_leave_room_for_the_tail_and_never_pass_the_
     run(scenario)
 
 
-def test_what_was_read_counts_not_what_was_granted() -> None:
+def test_the_bytes_read_count_and_not_the_bytes_granted() -> None:
     async def scenario(memory: FetchMemory, clock: ManualClock) -> None:
         grant = memory.try_grant(50 * MIB)
         assert grant is not None

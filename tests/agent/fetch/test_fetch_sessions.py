@@ -60,7 +60,7 @@ def test_an_incremental_fetch_is_of_all_that_was_asked_before() -> None:
     assert [requested.fetch_offset for requested in changed.partitions] == [2, 0, 2]
 
 
-def test_only_what_changed_is_told_incrementally() -> None:
+def test_an_incremental_answer_has_only_changes() -> None:
     every = sessions()
     opened = begun(every, asking(0, 0, 0))
     data = PartitionData(high_watermark=5, last_stable_offset=5, log_start_offset=0)

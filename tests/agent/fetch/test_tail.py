@@ -151,7 +151,7 @@ def test_an_offset_above_a_window_that_is_behind_is_asked_for() -> None:
     run(scenario)
 
 
-def test_bounds_that_were_told_with_an_error_do_not_go_back() -> None:
+def test_bounds_sent_with_an_error_do_not_go_back() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic, sequencer = await tailed(bench)
         sequencer.may_answer.clear()

@@ -55,7 +55,7 @@ def bases(window: Window, offset: int, max_bytes: int = 1 << 20) -> list[int] | 
     return None if found is None else [run.base_offset for run in found.runs]
 
 
-def test_what_is_in_the_window_or_at_its_end_is_answered() -> None:
+def test_a_fetch_within_the_window_or_at_its_end_is_answered() -> None:
     window = window_of(run_at(5, 8), run_at(8, 9), run_at(9, 12))
     assert [bases(window, offset) for offset in (4, 5, 7, 8, 11, 12, 13)] == [
         None, [5, 8, 9], [5, 8, 9], [8, 9], [9], [], None,

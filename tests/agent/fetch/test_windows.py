@@ -77,7 +77,7 @@ def nothing_at(offset: int, number: int, asked_at: float = 0.0, now: float = 0.0
     return EmptyAnswer.of(offset, found_at(0, offset, offset), number, asked_at=asked_at, now=now)
 
 
-def test_until_there_is_a_window_what_was_said_of_the_end_is_told_again() -> None:
+def test_until_there_is_a_window_the_last_answer_about_the_end_is_repeated() -> None:
     windows = Windows(FIRST)
     windows.note_sent(PLACE, 7)
     windows.want(PLACE, 0.0, nothing_at(5, 7))
@@ -153,7 +153,7 @@ def test_a_window_is_used_only_while_it_is_fresh() -> None:
     assert end_of(windows, now=5.0 + FRESH_S) == 5
 
 
-def test_a_window_that_is_behind_what_was_told_answers_nothing() -> None:
+def test_a_window_older_than_an_earlier_answer_answers_nothing() -> None:
     windows = watching()
     windows.note_sent(PLACE, 8)
     assert end_of(windows) is None
@@ -161,7 +161,7 @@ def test_a_window_that_is_behind_what_was_told_answers_nothing() -> None:
     assert end_of(windows, 6) == 6
 
 
-def test_what_was_told_before_the_window_came_counts_too() -> None:
+def test_an_answer_given_before_the_window_arrived_counts_too() -> None:
     windows = Windows(FIRST)
     windows.want(PLACE, 0.0)
     windows.next_request(0.0, 500)
@@ -182,7 +182,7 @@ def test_a_new_window_waits_for_the_newest_answer_about_any_partition() -> None:
     assert end_of(windows) == 5
 
 
-def test_a_change_that_was_not_told_yet_is_known_without_asking() -> None:
+def test_an_unannounced_change_is_known_without_a_request() -> None:
     windows = watching()
     assert not windows.is_changed(PLACE, 7, 0.0)
     windows.apply(answer(1, 9, change(8, run_at(5, 6))), 0.0)

@@ -40,7 +40,7 @@ def test_an_id_is_the_offsets_that_come_next(offsets: dict[int, int]) -> None:
     "text",
     ["", "0", "0-", "a-1", "0-1.", "0-9223372036854775808", "0-1 ", ".".join(["1-1"] * (MAX_PARTITIONS + 1))],
 )
-def test_what_is_no_id_is_told_apart(text: str) -> None:
+def test_an_invalid_id_is_recognised(text: str) -> None:
     assert parse_event_id(text) is None
 
 
@@ -192,7 +192,7 @@ def test_a_quiet_stream_reports_it_and_a_reader_that_left_is_noticed(tmp_path: P
     run_served(scenario, tmp_path, heartbeat_ms=100)
 
 
-def test_a_reader_that_is_too_slow_is_told_and_ended(tmp_path: Path) -> None:
+def test_a_reader_that_is_too_slow_gets_an_error_and_is_disconnected(tmp_path: Path) -> None:
     async def scenario(there: Served) -> None:
         await there.wired.topic("t")
         path = there.base.split(str(there.gateway.port))[1] + "/topics/t/events?offset=earliest"

@@ -218,7 +218,7 @@ def test_a_request_waits_for_memory_and_gives_it_back(tmp_path: Path) -> None:
     run_served(scenario, tmp_path)
 
 
-def test_a_client_above_its_quota_waits_and_is_told_if_it_had_to_wait_for_long(tmp_path: Path) -> None:
+def test_a_client_above_its_quota_waits_and_gets_the_throttle_time_if_it_waited_long(tmp_path: Path) -> None:
     async def scenario(there: Served) -> None:
         await there.wired.topic("t")
         entity = [EntityData("client-id", CLIENT_ID)]

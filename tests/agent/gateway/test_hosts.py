@@ -65,7 +65,7 @@ def test_each_of_several_headers_counts() -> None:
         hosts.check(["localhost", "evil.example"])
 
 
-def test_a_page_with_a_name_of_its_own_is_told_nothing_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_web_page_with_a_dns_name_of_its_own_gets_and_changes_nothing(tmp_path: Path) -> None:
     async def scenario(there: Served) -> None:
         await there.wired.topic("secret")
         evil = {"headers": {"Host": f"evil.example:{there.gateway.port}", "Content-Type": "application/json"}}

@@ -114,7 +114,7 @@ def test_static_members_are_in_the_order_of_their_instances() -> None:
     assert assigned(range_, members, {A: 2}) == {"z": {A: frozenset({0})}, "a": {A: frozenset({1})}}
 
 
-def test_what_nobody_reads_is_given_to_nobody() -> None:
+def test_topics_without_a_reader_are_assigned_to_nobody() -> None:
     assert assigned(uniform, {"m": reading(B)}, {A: 3}) == {"m": {}}
     assert assigned(range_, {"m": reading(B)}, {A: 3}) == {"m": {}}
 

@@ -183,7 +183,7 @@ def test_a_heartbeat_that_changes_nothing_stores_nothing_and_tells_nothing() -> 
     assert not group.is_dirty and answer.assigned is None
 
 
-def test_a_client_that_is_not_sure_is_told_again() -> None:
+def test_a_client_that_is_not_sure_gets_the_answer_again() -> None:
     group, known = a_group()
     client = Client(group, known, "m-1")
     client.join()

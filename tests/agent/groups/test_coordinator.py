@@ -238,7 +238,7 @@ def test_a_classic_client_that_replaces_the_last_static_member_of_the_new_protoc
     run(scenario)
 
 
-def test_members_that_wait_to_be_told_are_refused_once_the_group_is_lost(
+def test_waiting_members_are_refused_once_the_group_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(bench: Bench) -> None:

@@ -177,7 +177,7 @@ def test_a_session_that_runs_out_is_seen_whatever_was_remembered() -> None:
     assert list(driver.group.members) == ["a"], "b was silent for 12 s"
 
 
-def test_the_first_member_leads_and_is_alone_told_of_the_members() -> None:
+def test_the_first_member_leads_and_only_it_gets_the_members() -> None:
     driver = Driver()
     driver.stable_pair()
     leader = next(
@@ -366,7 +366,7 @@ def test_a_restarted_static_leader_makes_no_assignment() -> None:
     assert older.leader == "a2" and not older.members and driver.group.leader == "a3"
 
 
-def test_a_new_group_waits_for_more_members_if_told_so() -> None:
+def test_a_new_group_waits_for_more_members_if_configured() -> None:
     driver = Driver(Group("g", initial_delay_seconds=3))
     first = driver.join(fresh="a")
     driver.advance(2)

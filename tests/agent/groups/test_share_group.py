@@ -75,7 +75,7 @@ def test_a_member_that_is_silent_is_removed_when_its_session_is_over() -> None:
     assert list(group.members) == ["b"]
 
 
-def test_a_new_partition_goes_to_somebody_at_the_next_heartbeat() -> None:
+def test_a_new_partition_is_assigned_at_the_next_heartbeat() -> None:
     group = ShareGroup("g")
     beat(group, "a", JOINS, "events")
 

@@ -70,7 +70,7 @@ def changes(lines: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(line["change"], line["result"]) for line in lines]
 
 
-def test_changes_of_users_are_told_without_their_keys() -> None:
+def test_changes_of_users_are_logged_without_their_keys() -> None:
     async def scenario(bench: AgentBench) -> None:
         upsertion = ScramCredentialUpsertion(
             name="bob", mechanism=1, iterations=8192, salt=SALT, salted_password=SALTED
@@ -107,7 +107,7 @@ def test_changes_of_acls_are_reported() -> None:
     run(scenario)
 
 
-def test_changes_of_quotas_are_told_and_questions_are_not() -> None:
+def test_changes_of_quotas_are_logged_and_queries_are_not() -> None:
     async def scenario(bench: AgentBench) -> None:
         def setting(key: str) -> list[EntryData]:
             return [EntryData([EntityData("user", "bob")], [OpData(key, 1024.0, False)])]
@@ -132,7 +132,7 @@ def altering(kind: int, name: str, *configs: tuple[str, int, str | None]) -> Alt
     )
 
 
-def test_changes_of_configs_are_told_and_questions_are_not() -> None:
+def test_changes_of_configs_are_logged_and_queries_are_not() -> None:
     async def scenario(bench: AgentBench) -> None:
         for topic in ("orders", "returns"):
             await bench.topic(topic)
@@ -170,7 +170,7 @@ def test_changes_of_configs_are_told_and_questions_are_not() -> None:
     run(scenario)
 
 
-def test_changes_of_secret_configs_are_told_without_their_values() -> None:
+def test_changes_of_secret_configs_are_logged_without_their_values() -> None:
     async def scenario(bench: AgentBench) -> None:
         configs = ("ssl.keystore.password", "listener.name.tls.ssl.keystore.password")
         lines = await lines_of(
@@ -210,7 +210,7 @@ def test_deleted_topics_and_groups_are_reported() -> None:
     run(scenario)
 
 
-def test_changes_of_tokens_are_told_without_their_secret() -> None:
+def test_changes_of_tokens_are_logged_without_their_secret() -> None:
     async def scenario(bench: AgentBench) -> None:
         with capture_logs() as lines:
             token = await ask(bench, create())
@@ -225,7 +225,7 @@ def test_changes_of_tokens_are_told_without_their_secret() -> None:
     run(scenario)
 
 
-def test_many_changes_of_one_request_are_all_told_also_where_the_client_leaves_meanwhile() -> None:
+def test_all_changes_of_a_request_are_logged_also_if_the_client_leaves_meanwhile() -> None:
     names = [f"user-{number}" for number in range(3 * LINES_IN_A_TURN)]
     pattern = (ResourceType.TOPIC, "orders", PatternType.LITERAL)
     request = CreateAclsRequest(

@@ -166,7 +166,7 @@ def test_a_topics_shortest_compaction_lag_is_not_above_its_longest() -> None:
     run(scenario)
 
 
-def test_an_empty_list_of_keys_stands_for_all() -> None:
+def test_an_empty_list_of_keys_means_all() -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic()
         for kind, name in ((TOPIC, "t"), (BROKER, str(bench.identity.broker_id)), (GROUP, "g")):
@@ -244,7 +244,7 @@ def test_a_broker_tells_how_clients_come_in() -> None:
     run(scenario)
 
 
-def test_a_broker_config_without_effect_is_kept_and_told_and_a_fixed_one_is_refused() -> None:
+def test_a_broker_config_without_effect_is_stored_and_reported_and_a_fixed_one_is_refused() -> None:
     async def scenario(bench: AgentBench) -> None:
         own = str(bench.identity.broker_id)
         assert await alter(bench, BROKER, "", ("num.io.threads", SET, "9")) == 0
@@ -281,7 +281,7 @@ def test_the_quotas_of_reassignments_are_set_and_cleared(quota: str) -> None:
     run(scenario)
 
 
-def test_a_secret_that_was_set_is_not_told() -> None:
+def test_a_secret_that_was_set_is_not_shown() -> None:
     async def scenario(bench: AgentBench) -> None:
         assert await alter(bench, BROKER, "", ("ssl.key.password", SET, "hush")) == 0
         (row,) = (await described(bench, BROKER, str(bench.identity.broker_id), "ssl.key.password")).configs

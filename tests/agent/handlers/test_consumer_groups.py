@@ -80,7 +80,7 @@ async def committed(bench: AgentBench, epoch: int, member: str = "m-1", version:
 
 
 @pytest.mark.parametrize("epoch", [3, -1])
-def test_a_member_of_a_group_that_nobody_knows_is_told_to_join_again(epoch: int) -> None:
+def test_a_member_of_an_unknown_group_is_told_to_join_again(epoch: int) -> None:
     async def scenario(bench: AgentBench) -> None:
         await located(bench)
         answer = await beat(bench, epoch)
@@ -90,7 +90,7 @@ def test_a_member_of_a_group_that_nobody_knows_is_told_to_join_again(epoch: int)
     run(scenario)
 
 
-def test_a_member_joins_and_is_told_its_partitions() -> None:
+def test_a_member_joins_and_gets_its_partitions() -> None:
     async def scenario(bench: AgentBench) -> None:
         answer = await joined(bench)
 
@@ -166,7 +166,9 @@ def test_before_version_1_the_coordinator_names_the_member() -> None:
         (-1, "m-1", {}, ErrorCode.UNKNOWN_MEMBER_ID),
     ],
 )
-def test_what_is_wrong_is_said(epoch: int, member: str, said: dict[str, Any], code: ErrorCode) -> None:
+def test_an_error_is_reported_with_its_reason(
+    epoch: int, member: str, said: dict[str, Any], code: ErrorCode
+) -> None:
     async def scenario(bench: AgentBench) -> None:
         await located(bench)
 
@@ -244,7 +246,7 @@ def test_tools_of_classic_groups_see_that_it_is_none() -> None:
     run(scenario)
 
 
-def test_offsets_are_taken_and_told_at_the_members_epoch_only() -> None:
+def test_offsets_are_committed_and_fetched_at_the_members_epoch_only() -> None:
     async def scenario(bench: AgentBench) -> None:
         await joined(bench)
         await beat(bench, 0, "m-2", **FULL)  # the group is at epoch 2, m-1 still at 1

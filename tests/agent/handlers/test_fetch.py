@@ -201,7 +201,7 @@ def test_a_deleted_topic_is_gone_at_once_even_for_who_waits() -> None:
     run(scenario)
 
 
-def test_a_session_is_told_only_what_is_new() -> None:
+def test_a_session_gets_only_changes() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await filled(bench)
         opened = await fetch(bench, request_of(topic, (0, 3), (1, 0), session_epoch=0))
@@ -358,7 +358,7 @@ def test_a_reader_of_old_records_gets_ahead_in_no_partition(monkeypatch: pytest.
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_a_consumer_is_told_to_come_again_when_the_sequencer_cannot_be_asked(
+def test_a_consumer_gets_a_retriable_error_when_the_sequencer_is_away(
     monkeypatch: pytest.MonkeyPatch, error: SequencerError
 ) -> None:
     async def away(*asked: Any) -> Any:

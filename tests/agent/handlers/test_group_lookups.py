@@ -88,7 +88,7 @@ def joining(group_id: str, member_id: str = "") -> JoinGroupRequest:
     )
 
 
-def test_where_no_more_groups_are_taken_clients_are_told_to_ask_again_and_known_groups_continue() -> None:
+def test_at_the_group_limit_new_groups_get_a_retriable_error_and_known_groups_continue() -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic()
 

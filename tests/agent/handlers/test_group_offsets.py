@@ -91,7 +91,7 @@ def test_without_a_list_all_positions_are_fetched() -> None:
     run(scenario)
 
 
-def test_a_groups_error_stands_where_the_version_has_a_place_for_it() -> None:
+def test_a_groups_error_is_in_the_field_of_the_version() -> None:
     async def scenario(bench: AgentBench) -> None:
         asked = [OffsetFetchRequestTopic("t", [0])]
         response = await bench.ask(ApiKey.OFFSET_FETCH, 1, OffsetFetchRequest("", asked))

@@ -67,7 +67,7 @@ def with_bytes(data: bytes, position: int, changed: bytes, *, sum_again: bool) -
     return bytes(out)
 
 
-def test_each_batch_is_told_its_offset() -> None:
+def test_each_batch_gets_its_offset() -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic()
         assert [
@@ -426,7 +426,7 @@ def buffered(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return given
 
 
-def test_what_was_refused_of_a_request_is_not_kept_with_what_was_accepted(buffered: list[Any]) -> None:
+def test_refused_batches_are_not_kept_with_the_accepted_ones_of_a_request(buffered: list[Any]) -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic()
         (row,) = await produce(bench, (0, batch(b"x" * 1000)))
@@ -457,7 +457,7 @@ def test_a_batch_with_a_new_time_in_front_does_not_keep_what_was_refused(
     run(scenario)
 
 
-def test_a_producer_in_a_transaction_is_sent_away_only_when_it_is_reported_at_once() -> None:
+def test_a_producer_in_a_transaction_is_sent_away_only_when_it_gets_the_leader_at_once() -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic()
         bench.identity.is_leaving = True
@@ -477,7 +477,7 @@ def test_a_producer_in_a_transaction_is_sent_away_only_when_it_is_reported_at_on
     run(scenario)
 
 
-def test_librdkafka_in_a_transaction_is_told_who_leads_and_its_batch_is_stored() -> None:
+def test_librdkafka_in_a_transaction_gets_the_leader_and_its_batch_is_stored() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic()
         other = await bench.join("az-a", 2)

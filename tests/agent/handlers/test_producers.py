@@ -35,7 +35,7 @@ def test_every_idempotent_producer_gets_an_id_of_its_own() -> None:
     run(scenario)
 
 
-def test_where_no_more_transactional_ids_are_taken_producers_are_told_to_ask_again() -> None:
+def test_at_the_limit_of_transactional_ids_producers_get_a_retriable_error() -> None:
     async def scenario(bench: AgentBench) -> None:
         known = {"transactional_id": "known", "transaction_timeout_ms": 60_000}
         assert (await init(bench, **known)).error_code == ErrorCode.NONE

@@ -197,7 +197,7 @@ def test_a_waiting_fetch_gets_what_is_produced_meanwhile() -> None:
     run(scenario)
 
 
-def test_what_is_released_rejected_or_held_too_long_continues_as_it_should() -> None:
+def test_released_rejected_and_expired_records_go_to_the_right_state() -> None:
     async def scenario(bench: AgentBench) -> None:
         first = await filled(bench, 4)
         second = await Member(bench, "b").join()

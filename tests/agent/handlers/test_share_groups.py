@@ -50,7 +50,7 @@ def test_a_group_that_came_from_another_agent_is_described_with_topics_that_are_
     run(scenario)
 
 
-def test_a_member_joins_and_is_told_its_partitions() -> None:
+def test_a_member_joins_and_gets_its_partitions() -> None:
     async def scenario(bench: AgentBench) -> None:
         answer = await joined(bench)
 
@@ -91,7 +91,9 @@ def test_a_group_is_described_and_listed() -> None:
     ("epoch", "member", "names"),
     [(0, "", ["t"]), (-2, "m-1", None), (0, "m-1", None), (0, "m-1", []), (1, "m-1", [""])],
 )
-def test_what_kafka_refuses_is_an_invalid_request(epoch: int, member: str, names: list[str] | None) -> None:
+def test_a_value_that_kafka_refuses_is_an_invalid_request(
+    epoch: int, member: str, names: list[str] | None
+) -> None:
     async def scenario(bench: AgentBench) -> None:
         await located(bench)
 

@@ -82,7 +82,7 @@ def test_concurrent_queries_are_divided_into_calls_of_bounded_size() -> None:
     asyncio.run(scenario())
 
 
-def test_an_error_is_told_to_all_who_asked_and_to_nobody_after() -> None:
+def test_an_error_goes_to_all_waiting_callers_and_to_no_later_one() -> None:
     async def scenario() -> None:
         sequencer = SlowSequencer()
         transactions = CurrentTransactions(cast(Sequencer, sequencer))

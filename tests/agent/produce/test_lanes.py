@@ -141,7 +141,7 @@ def test_a_store_that_fails_to_the_end_is_a_storage_failure_and_its_number_is_co
     run(scenario)
 
 
-def test_a_lane_continues_sealing_after_an_error_that_was_not_expected(
+def test_a_lane_continues_sealing_after_an_unexpected_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def breaks(*arguments: object, **named: object) -> None:
@@ -254,7 +254,7 @@ def test_a_number_whose_empty_commit_fails_in_an_unforeseen_way_does_not_block_t
     run(scenario)
 
 
-def test_answered_numbers_are_told_so_that_they_may_be_forgotten() -> None:
+def test_answered_numbers_are_sent_so_that_they_may_be_forgotten() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic()
         for value in (b"1", b"2", b"3"):
@@ -635,7 +635,7 @@ def test_a_closed_session_fails_what_it_held_and_another_is_opened_at_once() -> 
     run(scenario)
 
 
-def test_nothing_is_put_when_the_lease_is_running_out() -> None:
+def test_no_object_is_put_when_the_lease_is_about_to_expire() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic()
         await bench.advance(1.1)
@@ -649,7 +649,7 @@ def test_nothing_is_put_when_the_lease_is_running_out() -> None:
     run(scenario, SequencerSettings(session_lease_ms=4_000), upload_deadline_ms=1_000)
 
 
-def test_a_session_is_kept_also_after_an_answer_that_was_not_expected(
+def test_a_session_is_kept_also_after_an_unexpected_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(bench: AgentBench) -> None:
@@ -769,7 +769,7 @@ def test_gaps_behind_a_gap_close_in_order() -> None:
     run(scenario)
 
 
-def test_a_gap_that_never_closes_is_told_after_its_deadline() -> None:
+def test_a_gap_that_never_closes_is_answered_after_its_deadline() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic, producer = await bench.topic(), await producer_of(bench)
         early = submit(bench, topic, batch(b"2", producer=producer, sequence=7))
@@ -782,7 +782,7 @@ def test_a_gap_that_never_closes_is_told_after_its_deadline() -> None:
     run(scenario, gap_deadline_ms=1_000)
 
 
-def test_a_gap_that_never_closes_is_told_what_it_is_also_when_commits_take_long() -> None:
+def test_a_gap_that_never_closes_gets_its_own_error_also_when_commits_take_long() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic, producer = await bench.topic(), await producer_of(bench)
         early = submit(bench, topic, batch(b"2", producer=producer, sequence=7))
@@ -795,7 +795,7 @@ def test_a_gap_that_never_closes_is_told_what_it_is_also_when_commits_take_long(
         run(scenario, gap_deadline_ms=deadline_ms)
 
 
-def test_a_gap_is_told_the_error_of_its_last_attempt() -> None:
+def test_a_gap_gets_the_error_of_its_last_attempt() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic, producer = await bench.topic(), await producer_of(bench)
         early = submit(bench, topic, batch(b"8", producer=producer, sequence=7))
@@ -807,7 +807,7 @@ def test_a_gap_is_told_the_error_of_its_last_attempt() -> None:
     run(scenario, gap_deadline_ms=2_000)
 
 
-def test_a_gap_is_told_to_retry_when_its_lane_closes_before_its_deadline() -> None:
+def test_a_gap_gets_a_retriable_error_when_its_lane_closes_before_its_deadline() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic, producer = await bench.topic(), await producer_of(bench)
         early = submit(bench, topic, batch(b"2", producer=producer, sequence=7))
@@ -821,7 +821,7 @@ def test_a_gap_is_told_to_retry_when_its_lane_closes_before_its_deadline() -> No
     run(scenario, gap_deadline_ms=60_000)
 
 
-def test_a_gap_is_told_to_retry_at_its_deadline_also_when_the_sequencer_is_away() -> None:
+def test_a_gap_gets_a_retriable_error_at_its_deadline_also_when_the_sequencer_is_away() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic, producer = await bench.topic(), await producer_of(bench)
         early = submit(bench, topic, batch(b"2", producer=producer, sequence=7))
@@ -835,7 +835,7 @@ def test_a_gap_is_told_to_retry_at_its_deadline_also_when_the_sequencer_is_away(
     run(scenario, gap_deadline_ms=1_000)
 
 
-def test_a_gap_is_told_to_retry_when_its_object_is_gone() -> None:
+def test_a_gap_gets_a_retriable_error_when_its_object_is_gone() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic, producer = await bench.topic(), await producer_of(bench)
         early = batch(b"2", producer=producer, sequence=1)
@@ -848,7 +848,7 @@ def test_a_gap_is_told_to_retry_when_its_object_is_gone() -> None:
     run(scenario, SequencerSettings(deletion_grace_ms=1_000), gap_deadline_ms=60_000)
 
 
-def test_a_batch_sent_twice_is_stored_once_and_both_are_told_its_offset() -> None:
+def test_a_batch_sent_twice_is_stored_once_and_both_answers_have_its_offset() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic, producer = await bench.topic(), await producer_of(bench)
         data = batch(b"1", b"2", producer=producer, sequence=0)

@@ -33,7 +33,7 @@ def test_samples_older_than_the_window_are_forgotten() -> None:
     assert rate.excess_ms(SAMPLES * SAMPLE_MS, 1) == 0
 
 
-def test_what_is_taken_back_was_never_used() -> None:
+def test_a_withdrawn_charge_counts_as_never_used() -> None:
     rate = SlidingRate()
     rate.record(0, 1_000)
     rate.record(1, -1_000)
@@ -41,7 +41,7 @@ def test_what_is_taken_back_was_never_used() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(1, 4_000), st.integers(1, 10_000)), min_size=60, max_size=120))
-def test_a_client_that_waits_as_told_is_held_to_its_rate(uses: list[tuple[float, int]]) -> None:
+def test_a_client_that_obeys_the_throttle_time_is_held_to_its_rate(uses: list[tuple[float, int]]) -> None:
     rate, now, used, bound = SlidingRate(), 0.0, 0.0, 1_000.0
     for pause, amount in uses:
         rate.record(now, amount)

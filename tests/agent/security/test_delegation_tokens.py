@@ -134,7 +134,7 @@ async def end(secured: Secured, token: DelegationToken) -> None:
         "half an extension",
     ],
 )
-def test_whoever_has_no_good_token_is_refused_alike(
+def test_all_clients_without_a_valid_token_are_refused_alike(
     tmp_path: Path, token_id: str, password: str, extension: str, change: Any
 ) -> None:
     async def scenario(secured: Secured) -> None:

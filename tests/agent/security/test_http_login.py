@@ -63,7 +63,7 @@ def test_pages_and_metrics_need_a_user_who_may_describe_the_cluster(tmp_path: Pa
 
 
 @pytest.mark.parametrize("listener", ["PLAINTEXT", "SSL"])
-def test_where_nobody_logs_in_pages_are_open(tmp_path: Path, listener: str) -> None:
+def test_without_logins_pages_are_open(tmp_path: Path, listener: str) -> None:
     async def scenario(secured: Secured) -> None:
         assert secured.wired.agent.http_login is None
 

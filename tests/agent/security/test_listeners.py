@@ -13,7 +13,7 @@ from agent.security.listeners import (
 DN = "CN=Duke,OU=ServiceUsers,O=Unknown,L=Unknown,ST=Unknown,C=Unknown"
 
 
-def test_a_listener_has_the_protocol_that_is_its_name_or_stands_after_it() -> None:
+def test_a_listener_has_the_protocol_of_its_name_or_suffix() -> None:
     plain, outside = parse_listeners(
         ["PLAINTEXT://127.0.0.1:9092", "OUT:SASL_SSL://0.0.0.0:9093"], ["OUT://kafka.example:19093"]
     )

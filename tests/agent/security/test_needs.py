@@ -376,7 +376,7 @@ def test_authorized_operations_are_those_of_the_client() -> None:
     run(scenario)
 
 
-def test_the_configs_of_a_new_topic_are_told_to_those_who_may_describe_them() -> None:
+def test_the_configs_of_a_new_topic_go_to_clients_that_may_describe_them() -> None:
     async def scenario(bench: AgentBench) -> None:
         request = request_of(ApiKey.CREATE_TOPICS, "fresh")
         request.topics[0].num_partitions = request.topics[0].replication_factor = 1

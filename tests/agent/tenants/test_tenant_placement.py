@@ -174,7 +174,7 @@ def test_a_tenants_administrator_makes_users_topics_and_acls_of_its_own(tmp_path
     run_secured(scenario, tmp_path, *LISTENERS, **SETTINGS)
 
 
-def test_a_tenants_client_is_told_of_its_own_listener_and_the_operator_of_all(tmp_path: Path) -> None:
+def test_a_tenants_client_sees_its_own_listener_and_the_operator_all(tmp_path: Path) -> None:
     async def scenario(secured: Secured) -> None:
         await users_and_topics(secured)
         agent = secured.wired.agent

@@ -160,7 +160,7 @@ def test_a_row_is_saved_once_a_snapshot_and_every_change_since_are_durable() -> 
     assert chain.is_saved(TopicRow, key)
 
 
-def test_what_was_written_while_a_head_is_on_its_way_is_not_saved_by_it() -> None:
+def test_rows_written_during_an_export_are_not_saved_by_it() -> None:
     chain = opened()
     chain.written(changes(moved(1)))
     chain.export(head(chain), [])

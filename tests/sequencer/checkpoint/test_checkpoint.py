@@ -237,7 +237,7 @@ def test_a_snapshot_and_what_follows_it_give_the_rows_of_the_database() -> None:
     run(use)
 
 
-def test_who_asks_while_the_head_with_all_there_is_is_on_its_way_is_answered_with_it() -> None:
+def test_a_caller_that_asks_during_the_export_is_answered_once_it_is_done() -> None:
     async def use(world: World) -> None:
         await world.join()
         topic = await world.make_topic()
@@ -630,7 +630,7 @@ def test_a_snapshot_that_rots_costs_nothing(monkeypatch: pytest.MonkeyPatch, par
     run(use)
 
 
-def test_what_was_written_after_a_head_is_not_acknowledged_by_its_second_try() -> None:
+def test_rows_written_after_a_head_are_not_acknowledged_by_its_second_attempt() -> None:
     async def use(world: World) -> None:
         await world.join()
         topic = await world.make_topic()
@@ -652,7 +652,7 @@ def test_what_was_written_after_a_head_is_not_acknowledged_by_its_second_try() -
     run(use)
 
 
-def test_nothing_counts_as_saved_while_hot_rows_go_into_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_change_counts_as_saved_while_hot_rows_go_into_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sequencer.checkpoint.snapshot.PART_ROWS", 1)
 
     async def use(world: World) -> None:

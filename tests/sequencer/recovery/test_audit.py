@@ -125,7 +125,7 @@ def test_a_recovered_cluster_has_no_findings() -> None:
     run(use)
 
 
-def test_what_is_under_way_and_what_is_garbage_are_no_findings_but_counted() -> None:
+def test_objects_in_progress_and_garbage_are_counted_and_no_findings() -> None:
     async def use(world: LosableCluster) -> None:
         await world.upload([("t", 0, [Batch("young")])])
         assert (await look(world)).checked["uploads under way"] == 1

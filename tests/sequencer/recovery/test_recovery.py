@@ -67,7 +67,7 @@ def run(use: Callable[[LosableCluster], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(whole(), PATIENCE_SECONDS))
 
 
-def test_what_was_checkpointed_is_where_it_was_and_what_came_later_is_above_all_that_was_assigned() -> None:
+def test_checkpointed_records_keep_their_offsets_and_later_ones_get_offsets_above_all_assigned() -> None:
     async def use(world: LosableCluster) -> None:
         await world.make_topic("t", 2)
         await world.write("t", Batch("a", 3), Batch("b", 2))
@@ -527,7 +527,7 @@ def test_an_aborted_range_whose_marker_was_swapped_away_while_a_snapshot_was_rea
     run(use)
 
 
-def test_what_the_checkpoint_knows_as_refused_is_not_stored_for_an_object_that_is_missing() -> None:
+def test_batches_that_the_checkpoint_lists_as_refused_are_not_stored_when_an_object_is_missing() -> None:
     async def use(world: LosableCluster) -> None:
         await world.make_topic("t")
         await world.write("t", Batch("a"))

@@ -221,7 +221,7 @@ def test_a_topic_of_the_same_name_keeps_what_is_its_own() -> None:
     asyncio.run(scenario())
 
 
-def test_what_is_deleted_together_with_what_is_put_is_found_too() -> None:
+def test_rows_deleted_together_with_other_writes_are_found_too() -> None:
     async def scenario() -> None:
         async with a_world() as world:
             where = [OffsetPosition(world.topic, 5, 7, 0, "")]

@@ -76,7 +76,7 @@ def test_objects_that_come_together_are_one_in_the_end() -> None:
     assert len(month.objects) == 1
 
 
-def test_what_is_of_another_stretch_stays_apart() -> None:
+def test_objects_of_different_stretches_are_not_merged() -> None:
     now_ms = 20_010 * DAY_MS + 22 * HOUR_MS  # the first day of a period
     assert stretch_of(now_ms, now_ms, 30) == (20_010, 21)
     assert stretch_of(now_ms - 2 * HOUR_MS, now_ms, 30) == (20_010, 0)

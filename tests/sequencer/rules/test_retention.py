@@ -80,7 +80,7 @@ def test_records_without_a_time_age_from_their_commit() -> None:
     assert expired_end([run(0, -1, created=10)], 100, RetentionLimits(50, -1), now_ms=100) == 1
 
 
-def test_markers_go_with_what_stood_before_them_and_age_when_they_stand_first() -> None:
+def test_markers_go_with_the_records_before_them_and_age_when_they_are_first() -> None:
     def marker(base: int, created: int) -> Run:
         return run(base, -1, created=created, kind=ObjectKind.MARKERS)
 

@@ -104,7 +104,7 @@ def test_a_session_that_ends_gives_back_its_own_records_only() -> None:
     acknowledge(state, "a", 10, 19, ACCEPT)
 
 
-def test_what_is_said_of_each_record_of_a_full_window_is_scanned_once() -> None:
+def test_acknowledgements_of_a_full_window_are_scanned_once() -> None:
     window = 4_000
     state = SharePartition(0, 0, limits=ShareLimits(max_in_flight=window))
     skipped = [(offset, offset + 1) for offset in range(0, window, 4)]
@@ -222,7 +222,7 @@ def test_records_that_the_log_lost_are_done() -> None:
     assert (state.start, state.end, state.spans) == (50, 50, [])
 
 
-def test_nothing_is_left_out_that_was_not_read() -> None:
+def test_unread_rows_are_not_left_out() -> None:
     state = SharePartition(0, 0, limits=LIMITS)
 
     assert acquire(state, "a", 5, 10) == []

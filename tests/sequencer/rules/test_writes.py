@@ -113,7 +113,7 @@ def test_all_objects_of_a_write_become_visible_in_one_commit() -> None:
     on_a_log(scenario)
 
 
-def test_an_epoch_that_is_retried_stores_nothing_though_its_objects_are_others() -> None:
+def test_a_retried_stream_epoch_stores_nothing_though_its_objects_differ() -> None:
     async def scenario(job: Job) -> None:
         assert await job.commit(4, await job.upload(("a", 0, batch_of([b"1"]))))
         again = await job.upload(("a", 0, batch_of([b"1"])))

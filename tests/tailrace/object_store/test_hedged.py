@@ -153,7 +153,7 @@ def test_a_store_that_answers_nothing_gets_ever_fewer_attempts() -> None:
     asyncio.run(scenario())
 
 
-def test_where_one_attempt_hangs_and_the_others_fail_at_once_there_are_ever_fewer() -> None:
+def test_when_one_attempt_hangs_and_others_fail_at_once_attempts_get_rarer() -> None:
     deadline = GET_POLICY.deadline_seconds
     schedule = _Schedule(0.0, deadline=deadline, attempts=2, lost_seconds=GET_POLICY.lost_seconds)
     hangs, started, now = False, [], 0.0
