@@ -84,7 +84,7 @@ class HttpLogins:
         except (LoginFailed, NoTenant) as error:
             self.limits.login_failed(host)
             claimed = error.user if isinstance(error, LoginFailed) else user
-            admission.audit.login_failed(host, listener, scheme, str(error), claimed)
+            admission.audit.login_failed(host, listener, scheme, str(error), user=claimed)
             await self._clock.sleep(self._delay_seconds)
             raise LoginFailed(str(error)) from error
 

@@ -295,7 +295,7 @@ class SaslSession:
         if not self._has_failed:
             self._has_failed = True
             self._context.audit.login_failed(
-                connection.peer_host, self._context.listener.name, self._mechanism, reason, user
+                connection.peer_host, self._context.listener.name, self._mechanism, reason, user=user
             )
             self._context.limits.login_failed(connection.peer_host)
 
