@@ -724,7 +724,7 @@ def _is_current(member: Consumer, request: ConsumerHeartbeat) -> bool:
     """Whether the client's epoch is the coordinator's, or one step behind because the last answer was lost."""
     if request.epoch == member.epoch:
         return True
-    if request.epoch != member.previous_epoch or request.owned is None:
+    if member.has_left_for_now or request.epoch != member.previous_epoch or request.owned is None:
         return False
     return not _without(request.owned, member.assigned)
 

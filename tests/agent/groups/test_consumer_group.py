@@ -329,6 +329,19 @@ def test_a_static_member_that_leaves_for_now_gets_its_partitions_back_under_a_ne
     assert first.beat().code is ErrorCode.FENCED_INSTANCE_ID
 
 
+def test_a_late_heartbeat_does_not_bring_back_a_static_member_that_left_for_now() -> None:
+    group, known = a_group()
+    first, second = Client(group, known, "m-1", "i-1"), Client(group, known, "m-2")
+    first.join()
+    second.join()
+    settled(first, second)
+    before = group.members["m-1"].previous_epoch
+    first.request(LEAVES_FOR_NOW)
+
+    assert before > 0 and first.request(before, owned=first.owned).code is ErrorCode.FENCED_MEMBER_EPOCH
+    assert group.members["m-1"].has_left_for_now
+
+
 def test_an_instance_that_is_there_is_not_taken_over() -> None:
     group, known = a_group()
     Client(group, known, "m-1", "i-1").join()
