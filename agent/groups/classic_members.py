@@ -23,6 +23,7 @@ from uuid import UUID
 
 from agent.groups.assignors import Assignment
 from agent.groups.consumer_group import (
+    NAMES_IN_A_STEP,
     ClassicClient,
     Consumer,
     ConsumerGroup,
@@ -43,7 +44,7 @@ from agent.groups.subscription import CONSUMER, read_assignment, read_subscripti
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.errors import MalformedRequest
 from tailrace.kafka.messages.consumer_protocol import ConsumerProtocolSubscription, TopicPartition
-from tailrace.turns import Steps
+from tailrace.turns import Steps, in_parts
 
 KNOWN_ASSIGNORS = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
 """Members of these assignors need only their partitions, although librdkafka's sticky assignors send more."""
@@ -93,8 +94,9 @@ def _upgraded_member(group: Group, member: GroupMember, topics: Topics) -> Steps
             f"{group.group_id!r} uses an assignor that gives members data of its own ({group.protocol}); "
             "switch to one of Kafka's before the upgrade",
         )
-    subscription = read_subscription(member.metadata(group.protocol or ""))
+    subscription = yield from read_subscription(member.metadata(group.protocol or ""))
     assigned = yield from _by_topic_id(partitions, topics)
+    wanted = yield from _topics_of(subscription)
     return Consumer(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -102,7 +104,7 @@ def _upgraded_member(group: Group, member: GroupMember, topics: Topics) -> Steps
         client_id=member.client_id,
         client_host=member.client_host,
         rebalance_seconds=member.rebalance_seconds,
-        subscription=_topics_of(subscription),
+        subscription=wanted,
         epoch=group.generation,
         previous_epoch=group.generation,
         assigned=assigned,
@@ -152,7 +154,7 @@ def join(group: ConsumerGroup, now: float, request: JoinRequest, topics: Topics)
     subscription = None
     if code is ErrorCode.NONE:
         try:
-            subscription = read_subscription(request.protocols[0][1])
+            subscription = yield from read_subscription(request.protocols[0][1])
         except MalformedRequest:
             code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if subscription is None:
@@ -171,7 +173,8 @@ def join(group: ConsumerGroup, now: float, request: JoinRequest, topics: Topics)
         rack_id=subscription.rack_id,
         rebalance_seconds=request.rebalance_seconds,
     )
-    is_changed = group.subscribe(member, _topics_of(subscription)) or len(group.members) > size
+    wanted = yield from _topics_of(subscription)
+    is_changed = group.subscribe(member, wanted) or len(group.members) > size
     yield from group.retarget(topics, is_changed=is_changed)
     owned = yield from _by_topic_id(subscription.owned_partitions, topics)
     yield from group.advance(now, member, owned)
@@ -290,8 +293,12 @@ def _current(
 # --- names and ids
 
 
-def _topics_of(subscription: ConsumerProtocolSubscription) -> Subscription:
-    return Subscription(frozenset(subscription.topics))
+def _topics_of(subscription: ConsumerProtocolSubscription) -> Steps[Subscription]:
+    names = set[str]()
+    for some in in_parts(subscription.topics, NAMES_IN_A_STEP):
+        names.update(some)
+        yield len(some)
+    return Subscription(frozenset(names))
 
 
 def _count_of(named: list[TopicPartition]) -> int:

@@ -46,7 +46,7 @@ JOINS, LEAVES, LEAVES_FOR_NOW = 0, -1, -2
 """Member epochs with a special meaning. Only a static member can leave temporarily: its place is kept."""
 
 NAMES_IN_A_STEP = 500
-"""Names matched with a pattern in one step."""
+"""Names of topics that are matched with a pattern, or collected, in one step."""
 
 MAX_PATTERNS = 16
 """Limit of different regular expressions in one group: each is matched with all topics whenever these change."""
@@ -467,7 +467,9 @@ class ConsumerGroup:
         for member in unknown:
             wanted = (member.subscription.topics, member.subscription.pattern)
             if wanted not in found:
-                read = [topics[name].topic for name in self.names_of(member) if name in topics]
+                names = self.names_of(member)
+                yield len(names)
+                read = [topics[name].topic for name in names if name in topics]
                 partitions.update((topic.topic_id, topic.partitions) for topic in read)
                 yield len(read)
                 topic_ids = frozenset(topic.topic_id for topic in read)
@@ -498,7 +500,8 @@ class ConsumerGroup:
 
     def names_of(self, member: Consumer) -> frozenset[str]:
         """Return the topics that the member reads, whether they exist or not."""
-        return member.subscription.topics | self._matches.get(member.subscription.pattern, frozenset())
+        matches = self._matches.get(member.subscription.pattern)
+        return member.subscription.topics | matches if matches else member.subscription.topics
 
     def _raise_epoch(self) -> None:
         self.epoch += 1

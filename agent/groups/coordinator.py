@@ -206,7 +206,7 @@ class GroupCoordinator:
                 group.answer(ticket, joined)  # the group is stored next, which counts its bytes
             else:
                 before = self.bytes.of_member(group, request)
-                group.join(now, ticket, request)
+                yield from group.join(now, ticket, request)
                 self.bytes.add(group_id, self.bytes.of_member(group, request) - before)
 
         answer = await self._ask(group_id, act, if_other=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)

@@ -207,7 +207,7 @@ class Group:
         topics = set[str]()
         for member in self.members.values():
             for _, metadata in member.protocols[:1]:
-                read = topics_of(metadata)
+                read = yield from topics_of(metadata)
                 if read is None:
                     return None
                 topics |= read
@@ -220,14 +220,15 @@ class Group:
 
     # --- JoinGroup
 
-    def join(self, now: float, ticket: int, request: JoinRequest) -> None:
-        """Handle a JoinGroup request. `take_answers` returns its answer, maybe later."""
+    def join(self, now: float, ticket: int, request: JoinRequest) -> Steps[None]:
+        """Handle a JoinGroup request. `take_answers` returns its answer, maybe later. Steps count the topics that a
+        member names; the group must not be used otherwise between them."""
         before = (self.phase, len(self._answers))
-        self._take_join(now, ticket, request)
+        yield from self._take_join(now, ticket, request)
         if before != (self.phase, len(self._answers)):
             self._nothing_before = None  # a member that only waits has nothing due sooner
 
-    def _take_join(self, now: float, ticket: int, request: JoinRequest) -> None:
+    def _take_join(self, now: float, ticket: int, request: JoinRequest) -> Steps[None]:
         if self.phase is GroupPhase.DEAD:
             self._refuse_join(ticket, request.member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         elif not self._supports(request):
@@ -235,14 +236,14 @@ class Group:
         elif self._is_too_large(request):
             self._refuse_join(ticket, request.member_id, ErrorCode.GROUP_MAX_SIZE_REACHED)
         elif not request.member_id:
-            self._join_unknown(now, ticket, request)
+            yield from self._join_unknown(now, ticket, request)
         else:
             self._join_known(now, ticket, request)
 
-    def _join_unknown(self, now: float, ticket: int, request: JoinRequest) -> None:
+    def _join_unknown(self, now: float, ticket: int, request: JoinRequest) -> Steps[None]:
         held_by = None if request.instance_id is None else self.static_member(request.instance_id)
         if held_by is not None:
-            self._replace_static(now, ticket, request, held_by)
+            yield from self._replace_static(now, ticket, request, held_by)
         elif self._is_full():
             self._refuse_join(ticket, "", ErrorCode.GROUP_MAX_SIZE_REACHED)
         elif request.instance_id is None and request.requires_known_id:
@@ -338,15 +339,17 @@ class Group:
         member.join_ticket = ticket
         self._restart_session(now, member)
 
-    def _replace_static(self, now: float, ticket: int, request: JoinRequest, old: GroupMember) -> None:
+    def _replace_static(self, now: float, ticket: int, request: JoinRequest, old: GroupMember) -> Steps[None]:
         """KIP-345: a restarted instance takes its old place, and its assignment, under a new id."""
+        metadata = next((metadata for name, metadata in request.protocols if name == self.protocol), b"")
+        is_same = yield from reads_the_same(self.protocol_type, old.metadata(self.protocol or ""), metadata)
         if old.join_ticket is not None:
             self._refuse_join(old.join_ticket, old.member_id, ErrorCode.FENCED_INSTANCE_ID)
             old.join_ticket = None
         if old.sync_ticket is not None:
             self._answers.append((old.sync_ticket, SyncAnswer(ErrorCode.FENCED_INSTANCE_ID)))
             old.sync_ticket = None
-        old_id, old_leader, old_metadata = old.member_id, self.leader, old.metadata(self.protocol or "")
+        old_id, old_leader = old.member_id, self.leader
         old.member_id = request.fresh_id
         # Keep the place in the order of joining, because the choice of a leader depends on it.
         self.members = {member.member_id: member for member in self.members.values()}
@@ -356,9 +359,7 @@ class Group:
         if self.phase is GroupPhase.PREPARING_REBALANCE:
             self._try_complete_join(now)
             return
-        is_same = self._vote() == self.protocol and reads_the_same(
-            self.protocol_type, old_metadata, old.metadata(self.protocol or "")
-        )
+        is_same = is_same and self._vote() == self.protocol
         if self.phase is not GroupPhase.STABLE or not is_same:
             # The stored generation still names the old id: an interrupted rebalance must not revive it.
             self.is_dirty = True

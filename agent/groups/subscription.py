@@ -4,23 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tailrace.kafka.embedded import VERSION_BYTES, known_version, read_embedded, write_embedded
+from tailrace.kafka.embedded import (
+    VERSION_BYTES,
+    known_version,
+    read_embedded,
+    read_embedded_in_steps,
+    write_embedded,
+)
 from tailrace.kafka.errors import MalformedRequest
 from tailrace.kafka.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     TopicPartition,
 )
+from tailrace.turns import Steps
 
 CONSUMER = "consumer"
 
 
-def topics_of(metadata: bytes) -> frozenset[str] | None:
+def topics_of(metadata: bytes) -> Steps[frozenset[str] | None]:
     """Return the topics of one member's subscription; None if it can't be read."""
     try:
-        return frozenset(read_subscription(metadata).topics)
+        subscription = yield from read_subscription(metadata)
     except MalformedRequest:
         return None
+    topics = frozenset(subscription.topics)
+    yield len(topics)
+    return topics
 
 
 def partitions_of(assignment: bytes) -> list[tuple[str, int]] | None:
@@ -32,7 +42,7 @@ def partitions_of(assignment: bytes) -> list[tuple[str, int]] | None:
     return sorted((part.topic, index) for part in assigned for index in part.partitions)
 
 
-def reads_the_same(protocol_type: str | None, before: bytes, now: bytes) -> bool:
+def reads_the_same(protocol_type: str | None, before: bytes, now: bytes) -> Steps[bool]:
     """Whether a member that came back wants what it wanted before.
 
     For consumers only the topics count. The rest of their metadata (owned partitions, generation, an assignor's data)
@@ -42,13 +52,13 @@ def reads_the_same(protocol_type: str | None, before: bytes, now: bytes) -> bool
         return True
     if protocol_type != CONSUMER:
         return False
-    topics = topics_of(before)
-    return topics is not None and topics == topics_of(now)
+    topics = yield from topics_of(before)
+    return topics is not None and topics == (yield from topics_of(now))
 
 
-def read_subscription(metadata: bytes) -> ConsumerProtocolSubscription:
+def read_subscription(metadata: bytes) -> Steps[ConsumerProtocolSubscription]:
     """Decode a member's subscription. Raises MalformedRequest."""
-    return read_embedded(ConsumerProtocolSubscription, metadata)[0]
+    return read_embedded_in_steps(ConsumerProtocolSubscription, metadata)
 
 
 def read_assignment(assignment: bytes) -> ConsumerProtocolAssignment:

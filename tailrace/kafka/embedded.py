@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TypeVar
 
 from tailrace.kafka.apis import MAX_ITEMS_BY_PARTITION
-from tailrace.kafka.compiler import codec
+from tailrace.kafka.compiler import codec, step_decoder
 from tailrace.kafka.errors import MalformedRequest
 from tailrace.kafka.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from tailrace.kafka.schema import MessageType
+from tailrace.turns import Steps
 
 Embedded = ConsumerProtocolSubscription | ConsumerProtocolAssignment
 M = TypeVar("M", bound=Embedded)
@@ -35,6 +36,20 @@ def read_embedded(kind: type[M], data: bytes) -> tuple[M, int]:
         raise MalformedRequest("it ends too early") from error
     assert isinstance(message, kind), "the codec makes what it was compiled for"
     return message, end
+
+
+def read_embedded_in_steps(kind: type[M], data: bytes) -> Steps[M]:
+    """Decode a message that may be long. Raises MalformedRequest."""
+    if len(data) < VERSION_BYTES:
+        raise MalformedRequest(f"{len(data)} bytes where a version comes first")
+    declared: MessageType = kind
+    decode = step_decoder(declared, known_version(data), False, MAX_ITEMS_BY_PARTITION)
+    try:
+        message, _ = yield from decode(memoryview(data), VERSION_BYTES)
+    except IndexError as error:
+        raise MalformedRequest("it ends too early") from error
+    assert isinstance(message, kind), "the decoder makes what it was compiled for"
+    return message
 
 
 def write_embedded(message: Embedded, version: bytes) -> bytes:

@@ -52,7 +52,7 @@ class Driver:
         request = JoinRequest(
             member_id, instance, "c", "/h", 10.0, 30.0, protocol_type, protocols or RANGE, fresh, known, skip
         )
-        self.group.join(self.now, self.tickets, request)
+        at_once(self.group.join(self.now, self.tickets, request))
         self.collect()
         return self.tickets
 

@@ -270,3 +270,22 @@ def test_members_share_all_partitions_in_short_turns(shape: tuple[int, int], dif
     loads = [sum(map(len, member.assigned.values())) for member in restored.members.values()]
     assert sum(loads) == shape[0] * shape[1] and max(loads) <= sum(loads) // count + 100
     assert len(described.members) == count
+
+
+@least_of_three
+def test_members_that_name_very_many_topics_are_read_in_short_turns() -> None:
+    topics = [f"{number:x}" for number in range(190_000)]
+    before, now = (
+        write_embedded(ConsumerProtocolSubscription(names), b"\0\1") for names in (topics, topics[::-1])
+    )
+    group = Group("g", 0.0, phase=GroupPhase.STABLE, protocol_type="consumer", protocol="range", generation=1)
+    group.add(GroupMember("a", "i", "c", "/h", 45.0, 60.0, [("range", before)]))
+    joining = JoinRequest("", "i", "c", "/h", 45.0, 60.0, "consumer", [("range", now)], "a-2", False)
+
+    turns_of(lambda: group.join(0.0, 1, joining))
+
+    assert group.phase is GroupPhase.STABLE and list(group.members) == ["a-2"]
+    assert len(turns_of(group.subscribed_topics)) == len(topics)
+    mixed = ConsumerGroup("g")
+    joined = turns_of(lambda: classic_members.join(mixed, 0.0, joining, {}))
+    assert joined.code is ErrorCode.NONE
