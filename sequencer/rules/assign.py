@@ -108,7 +108,9 @@ class RunChecks:
             may_skip = self._may_skip and not batch.is_transactional
             check = check_sequence(known, epoch, base_sequence, record_count, may_skip=may_skip)
             if check.error is _NO_ERROR:
-                self.changed[producer_id] = advance(known, epoch, base_sequence, record_count, end_offset)
+                self.changed[producer_id] = advance(
+                    known, epoch, base_sequence, record_count=record_count, base_offset=end_offset
+                )
         if check.error is _NO_ERROR:
             if may_be_refused and batch.flags & TRANSACTIONAL_FLAG:
                 self.transactional.setdefault(producer_id, end_offset)
