@@ -13,6 +13,7 @@ Pure. Decisions are cached, because clients repeat the same requests.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from sys import getsizeof
 
 from msgspec.structs import replace
 
@@ -28,8 +29,10 @@ from tailrace.security.acls import (
     ResourceType,
 )
 
-MAX_REMEMBERED = 50_000
-"""The most cached decisions; above it all are dropped."""
+MAX_REMEMBERED_BYTES = 16 << 20
+"""The most memory of cached decisions: some 60,000 on short names. Above it all are dropped."""
+REMEMBERED_BYTES = 200
+"""The memory of a cached decision in addition to its resource's name."""
 
 _IMPLIED_BY: dict[Operation, frozenset[Operation]] = {
     Operation.DESCRIBE: frozenset((Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER)),
@@ -64,6 +67,7 @@ class AclIndex:
             else:
                 self._literal.setdefault((principal, resource_type, name), []).append(acl)
         self._remembered: dict[_Question, bool] = {}
+        self._remembered_bytes = 0
 
     def allows(
         self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str
@@ -75,8 +79,10 @@ class AclIndex:
             answer = self._decide(*question)
             if len(name) > MAX_NAME_BYTES:
                 return answer  # no resource has this name, and clients can invent many
-            if len(self._remembered) >= MAX_REMEMBERED:
+            self._remembered_bytes += getsizeof(name) + REMEMBERED_BYTES
+            if self._remembered_bytes > MAX_REMEMBERED_BYTES:
                 self._remembered.clear()
+                self._remembered_bytes = getsizeof(name) + REMEMBERED_BYTES
             self._remembered[question] = answer
         return answer
 

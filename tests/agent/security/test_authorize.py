@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from agent.security import authorize
-from agent.security.authorize import AclIndex
+from agent.security.authorize import MAX_REMEMBERED_BYTES, AclIndex
 from tailrace.addresses import plain_address
 from tailrace.security.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 
@@ -139,6 +141,15 @@ def test_decisions_on_names_that_nothing_can_have_are_not_remembered() -> None:
     assert not index._remembered
     assert index.allows("User:alice", "10.0.0.1", O.READ, TOPIC, "flights")
     assert len(index._remembered) == 1
+
+
+def test_decisions_on_long_names_take_no_more_memory_than_those_on_short_ones() -> None:
+    index = AclIndex([acl(ALLOW, O.READ, "*")])
+    most, name = 0, "\N{CAT FACE}" * 1_000
+    for number in range(3 * MAX_REMEMBERED_BYTES // sys.getsizeof(name)):
+        assert index.allows("User:alice", "10.0.0.1", O.READ, TOPIC, f"{name}{number}")
+        most = max(most, len(index._remembered))
+    assert 100 < most <= MAX_REMEMBERED_BYTES // sys.getsizeof(name)
 
 
 def test_a_decision_looks_at_no_other_users_acls() -> None:
