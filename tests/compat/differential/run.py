@@ -39,6 +39,7 @@ from tests.compat.differential.scripts import (
     committed_offsets,
     configs,
     consumer_groups,
+    no_auto_creation,
     producing,
     reading,
     security,
@@ -51,6 +52,7 @@ from tests.compat.differential.steps import Ask, Script, Scripts
 
 MODULES: dict[str, Scripts] = {
     "topics": topics.SCRIPTS,
+    "no_auto_creation": no_auto_creation.SCRIPTS,
     "administration": administration.SCRIPTS,
     "producing": producing.SCRIPTS,
     "reading": reading.SCRIPTS,
