@@ -379,6 +379,8 @@ class Agent:
         )
         groups.on_stored, groups.on_taken_up = copy_queue.group_state, copy_queue.whole_group
         lanes = self._lanes(identity)
+        tail = Tail(self._sequencer, self._clock, self._entropy, self.telemetry)
+        lanes.report_stored(tail.note_stored)
         return Services(
             settings=self._settings,
             clients=self._bound_clients(),
@@ -391,7 +393,7 @@ class Agent:
             current_transactions=CurrentTransactions(self._sequencer),
             transactional_producers=TransactionalProducers(self._sequencer),
             reader=self._reader,
-            tail=Tail(self._sequencer, self._clock, self._entropy, self.telemetry),
+            tail=tail,
             sessions=FetchSessions(self._settings.fetch_sessions, self._entropy),
             share_sessions=ShareSessions(self._settings.fetch_sessions, self._entropy),
             dead_letters=DeadLetterQueue(),

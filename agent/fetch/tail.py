@@ -69,12 +69,17 @@ class Tail:
     # --- for fetches
 
     def find(
-        self, partition: TopicPartition, offset: int, max_bytes: int
+        self, partition: TopicPartition, offset: int, max_bytes: int, *, is_last: bool = False
     ) -> tuple[FoundPartition, int] | None:
-        """Return the window's answer and its commit number; None if the sequencer must be asked."""
-        answer = self._windows.find(partition, offset, max_bytes, self._clock.monotonic())
+        """Return the window's answer and its commit number; None if the sequencer must be asked. `is_last`: the fetch
+        waits no longer."""
+        answer = self._windows.find(partition, offset, max_bytes, self._clock.monotonic(), is_last=is_last)
         (self._telemetry.window_misses if answer is None else self._telemetry.window_hits).inc(1)
         return answer
+
+    def note_stored(self, partition: TopicPartition, end_offset: int) -> None:
+        """Note that this agent has stored batches up to `end_offset`, before their producers are answered."""
+        self._windows.note_stored(partition, end_offset)
 
     def note_found(
         self,

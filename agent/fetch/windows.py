@@ -8,6 +8,8 @@ The rules, without I/O: the caller sends `next_request`, passes the answer to `a
 - Until a partition has its window, the sequencer's last answer about its end serves further fetches there, for FRESH_S,
   or longer if the sequencer is slow (`EmptyAnswer`). So while many agents wait for their windows, fetches that find
   nothing do not crowd out the calls that bring the windows.
+- A client that has the acknowledgement of this agent for a batch finds it: a fetch that waits no longer is not answered
+  from a window that ends before the batch.
 - Answers never go back. A window whose commit number is below that of an answer already given for its partition does
   not answer until it has caught up.
 - After a reset, a new term of the committer, or a change that does not follow the previous ones, all windows are
@@ -73,7 +75,7 @@ class EmptyAnswer:
 class _WatchedPartition:
     """`last_sent`: the commit number of the newest answer for this partition. `readers`: how many fetches wait for it.
     `is_added`: whether the sequencer was asked to watch it. `nothing`: the answer to fetches at its end until it has a
-    window."""
+    window. `stored_end`: the end of the batches that this agent stored there."""
 
     read_at: float
     last_sent: int
@@ -81,6 +83,7 @@ class _WatchedPartition:
     is_added: bool = False
     readers: int = 0
     nothing: EmptyAnswer | None = None
+    stored_end: int = 0
 
 
 class Windows:
@@ -128,13 +131,21 @@ class Windows:
     # --- for fetches
 
     def find(
-        self, partition: TopicPartition, offset: int, max_bytes: int, now: float
+        self, partition: TopicPartition, offset: int, max_bytes: int, now: float, *, is_last: bool = False
     ) -> tuple[FoundPartition, int] | None:
         """Return the window's answer for this offset and its commit number, or without a window the kept `EmptyAnswer`;
-        None if the sequencer must be asked."""
+        None if the sequencer must be asked. `is_last`: the fetch waits no longer."""
         watched = self._watched.get(partition)
         if watched is None:
             return None
+        answer = self._find(watched, partition, offset, max_bytes, now)
+        if answer is not None and is_last and answer[0].high_watermark < watched.stored_end:
+            return None
+        return answer
+
+    def _find(
+        self, watched: _WatchedPartition, partition: TopicPartition, offset: int, max_bytes: int, now: float
+    ) -> tuple[FoundPartition, int] | None:
         watched.read_at = now
         self._watched.move_to_end(partition)
         window, nothing = self._usable(watched, now), watched.nothing
@@ -148,6 +159,12 @@ class Windows:
             return None
         watched.last_sent = self._number_of(window)
         return answer, watched.last_sent
+
+    def note_stored(self, partition: TopicPartition, end_offset: int) -> None:
+        """Note that this agent has stored batches up to `end_offset`, before their producers are answered."""
+        watched = self._watched.get(partition)
+        if watched is not None and end_offset > watched.stored_end:
+            watched.stored_end = end_offset
 
     def note_sent(self, partition: TopicPartition, number: int) -> None:
         """Note the commit number of the sequencer's answer about a partition."""

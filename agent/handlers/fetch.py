@@ -323,7 +323,10 @@ async def fill(
     max_bytes = min(max(request.max_bytes, 0), settings.fetch_max_bytes)
     plans = 0
     while readable := [partition for partition in partitions if not partition.row.error_code]:
-        await _find(services, readable, max_bytes, is_new_plan=plans > 0, is_aligned=is_aligned)
+        is_last = services.clock.monotonic() >= deadline
+        await _find(
+            services, readable, max_bytes, is_new_plan=plans > 0, is_last=is_last, is_aligned=is_aligned
+        )
         sums = await _sums(services.reader, readable)
         remaining_s = deadline - services.clock.monotonic()
         is_enough = sums.available_bytes >= request.min_bytes or sums.is_cut
@@ -432,16 +435,19 @@ async def _find(
     max_bytes: int,
     *,
     is_new_plan: bool = False,
+    is_last: bool = True,
     is_aligned: bool,
 ) -> None:
     """Fill in the partitions' bounds and runs from their windows, else from the sequencer. A new plan asks the
-    sequencer about all partitions, because a window whose object was deleted is out of date. `is_aligned`: see
-    `fill`."""
+    sequencer about all partitions, because a window whose object was deleted is out of date. `is_last`: the fetch waits
+    no longer. `is_aligned`: see `fill`."""
     turns = Turns(BATCHES_IN_A_TURN)
     to_ask: list[PartitionFetch] = []
     for partition in readable:
         room, offset = _room(partition, max_bytes), partition.requested.fetch_offset
-        known = None if is_new_plan else services.tail.find(partition.topic_partition, offset, room)
+        known = None
+        if not is_new_plan:
+            known = services.tail.find(partition.topic_partition, offset, room, is_last=is_last)
         work = LOOK_UP_AS_BATCHES
         if known is None:
             to_ask.append(partition)

@@ -47,6 +47,7 @@ from sequencer.api.commits import (
     CommitRequest,
     ObjectDescription,
     OpenSession,
+    RunOutcome,
     RunProposal,
     SessionGrant,
     SessionRef,
@@ -164,6 +165,9 @@ class Lane:
     ) -> None:
         self._number = number
         self._receipts = receipts
+        self.on_stored: Callable[[TopicPartition, int], None] = lambda partition, end_offset: None
+        """Called with a partition and the end of the batches that were stored there, before their producers are
+        answered."""
         self._settings = settings
         self._flush_bytes = settings.flush_bytes
         self._clock = clock
@@ -588,6 +592,7 @@ class Lane:
         for proposal, run in zip(proposals, answer.runs, strict=True):
             partition = TopicPartition(proposal.topic_id, proposal.partition)
             position = proposal.start
+            self.on_stored(partition, _stored_end(buffer.batches[partition], run))
             for batch, outcome in zip(buffer.batches[partition], run.outcomes, strict=True):
                 if may_close(outcome) and (batch.is_answered_on_receipt or not buffer.is_given_up):
                     gaps.append(
@@ -631,6 +636,8 @@ class Lane:
             answer = await self._commit_gaps(session, retried, gaps)
             if answer is None:
                 continue
+            for gap, run in zip(retried, answer.runs, strict=True):
+                self.on_stored(gap.partition, _stored_end([gap.batch], run))
             closed = _settled(retried, answer)
             if closed:
                 gaps = [gap for gap in gaps if gap not in closed]
@@ -783,6 +790,18 @@ def _without_small_parts(sealed: SealedObject) -> Sequence[Buffer]:
     return sealed.parts
 
 
+def _stored_end(batches: Sequence[BufferedBatch], run: RunOutcome) -> int:
+    """Return the end of the batches that are stored; 0 if none is."""
+    return max(
+        (
+            outcome.base_offset + batch.coordinates.record_count
+            for batch, outcome in zip(batches, run.outcomes, strict=True)
+            if outcome.base_offset >= 0
+        ),
+        default=0,
+    )
+
+
 def _settled(retried: list[Gap], answer: CommitAnswer) -> set[Gap]:
     """Settle the gaps that have closed or never will, and return them. The other gaps keep their latest error."""
     settled: set[Gap] = set()
@@ -829,6 +848,11 @@ class Lanes:
     async def start(self) -> None:
         for lane in self._lanes:
             await lane.start()
+
+    def report_stored(self, to: Callable[[TopicPartition, int], None]) -> None:
+        """Have `to` called as `Lane.on_stored`."""
+        for lane in self._lanes:
+            lane.on_stored = to
 
     def lane_of(self, partition: TopicPartition) -> Lane:
         if len(self._lanes) == 1:

@@ -122,7 +122,8 @@ Tools and their limits, with Kafka 4.3.1, most tested by `make compat`, the othe
   days). librdkafka raises its epoch and sends the batch again. Java's producer does so after 45 to 55 seconds: it needs
   the log start for it, which is in the answer once no agent can have earlier batches of the producer (after one and a
   half leases of an upload session, of refusals).
-- Fetch: with `max_wait_ms` of 0, a record may be missing for a moment after its acknowledgement. Batches are sent
+- Fetch: a fetch that waits no longer (`max_wait_ms` of 0, or its wait is over) has all that its agent has acknowledged.
+  What another agent acknowledged may be missing for up to two seconds, usually some milliseconds. Batches are sent
   whole; Kafka cuts the last one off. Requests with a newer leader epoch than the partition's are answered, because
   any agent serves any partition.
 - CreateTopics and CreatePartitions do not look at the brokers of assignments. Unknown broker configs are refused; Kafka

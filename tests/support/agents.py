@@ -190,6 +190,7 @@ class AgentBench:
             quotas=quotas,
             long_work=LongWork(clock.monotonic),
         )
+        self.services.lanes.report_stored(self.services.tail.note_stored)
         await self.services.lanes.start()
         await self.services.groups.start()
         self.services.tail.start()

@@ -279,6 +279,23 @@ def test_a_fetch_that_waits_is_woken_when_its_window_is_out_of_date() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("max_wait_ms", [0, 1, 100])
+def test_what_this_agent_has_acknowledged_is_found_at_once_also_by_a_fetch_that_does_not_wait(
+    max_wait_ms: int,
+) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic, sequencer = await tailed(bench)
+        assert (await tail_fetch(bench, topic, 3, max_wait_ms=0)).high_watermark == 3
+        sequencer.may_answer.clear()  # from now on the windows learn nothing
+        sequencer.calls.clear()
+        await produce(bench, (0, batch(b"x")))
+        assert (await tail_fetch(bench, topic, 3, max_wait_ms=max_wait_ms)).high_watermark == 4
+        assert sequencer.calls["find_batches"] == 1
+        sequencer.may_answer.set()
+
+    run(scenario)
+
+
 @pytest.mark.parametrize(("pause_ms", "calls"), [(0, 4 / 0.05), (400, 10), (3_600_000, 4)])
 def test_a_subscriber_pauses_for_as_long_as_it_is_asked_and_stays_fresh(pause_ms: int, calls: float) -> None:
     async def scenario(bench: AgentBench) -> None:

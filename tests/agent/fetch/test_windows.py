@@ -55,9 +55,20 @@ def watching(number: int = 7, end: int = 5) -> Windows:
     return windows
 
 
-def end_of(windows: Windows, offset: int = 5, now: float = 0.0) -> int | None:
-    found = windows.find(PLACE, offset, 1, now)
+def end_of(windows: Windows, offset: int = 5, now: float = 0.0, *, is_last: bool = False) -> int | None:
+    found = windows.find(PLACE, offset, 1, now, is_last=is_last)
     return None if found is None else found[0].high_watermark
+
+
+def test_a_fetch_that_waits_no_longer_is_not_answered_without_what_this_agent_stored() -> None:
+    windows = watching(number=7, end=5)
+    windows.note_stored(PLACE, 6)
+    windows.note_stored(OTHER, 6)
+    assert (end_of(windows), end_of(windows, is_last=True)) == (5, None)
+    windows.apply(answer(1, 8, change(8, run_at(5, 6))), 0.1)
+    assert end_of(windows, 6, 0.1, is_last=True) == 6
+    windows.note_stored(PLACE, 3)
+    assert end_of(windows, 6, 0.1, is_last=True) == 6
 
 
 def found_at(
