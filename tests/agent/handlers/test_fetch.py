@@ -366,7 +366,7 @@ def test_a_consumer_gets_a_retriable_error_when_the_sequencer_is_away(
 
     async def scenario(bench: AgentBench) -> None:
         topic = await filled(bench)
-        monkeypatch.setattr(bench.services.tail, "find", lambda *asked: None)
+        monkeypatch.setattr(bench.services.tail, "find", lambda *asked, **more: None)
         monkeypatch.setattr(bench.sequencer, "find_batches", away)
         (row,) = rows_of(await fetch(bench, request_of(topic, (0, 0))))
         assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, "Java's consumer throws at other codes"
