@@ -341,7 +341,7 @@ def test_a_fetch_that_is_behind_does_not_subscribe() -> None:
         topic = await bench.topic()
         for _ in range(3):
             await produce(bench, (0, batch(b"x" * 1_000)))
-        await fetch(bench, request_of(topic, (0, 0), max_bytes=1_100))
+        await fetch(bench, request_of(topic, (0, 0), partition_max_bytes=1_100))
         await settle()
         assert sequencer.calls["watch"] == 0
 

@@ -36,15 +36,17 @@ from tests.support.agents import ALONE, AgentBench, batch, connection, context, 
 from tests.support.cancelled import CancelledAt
 
 
-def request_of(topic: Topic, *parts: tuple[int, int], max_bytes: int = 1 << 20, **more: Any) -> FetchRequest:
-    """Of (partition, offset)s."""
+def request_of(
+    topic: Topic, *parts: tuple[int, int], partition_max_bytes: int = 1 << 20, **more: Any
+) -> FetchRequest:
+    """Of (partition, offset)s. `more`: fields of the request, such as its own `max_bytes`."""
     return FetchRequest(
         topics=[
             FetchTopic(
                 topic.name,
                 topic.topic_id,
                 [
-                    FetchPartition(each, fetch_offset=offset, partition_max_bytes=max_bytes)
+                    FetchPartition(each, fetch_offset=offset, partition_max_bytes=partition_max_bytes)
                     for each, offset in parts
                 ],
             )
@@ -125,9 +127,9 @@ def test_max_bytes_bound_the_answer_but_the_first_batch_is_always_whole() -> Non
     async def scenario(bench: AgentBench) -> None:
         topic = await filled(bench)
         await produce(bench, (1, batch(b"y" * 500)))
-        (row,) = rows_of(await fetch(bench, request_of(topic, (0, 0), max_bytes=1_300)))
+        (row,) = rows_of(await fetch(bench, request_of(topic, (0, 0), partition_max_bytes=1_300)))
         assert offsets(row) == [0, 1]
-        (row,) = rows_of(await fetch(bench, request_of(topic, (0, 0), max_bytes=1)))
+        (row,) = rows_of(await fetch(bench, request_of(topic, (0, 0), partition_max_bytes=1)))
         assert offsets(row) == [0]
         for max_bytes in (1, 0, -1):
             first, second = rows_of(
@@ -339,7 +341,7 @@ def test_a_reader_of_old_records_gets_ahead_in_no_partition(monkeypatch: pytest.
         topic = await side_by_side(bench, 40)
         at = [0, 0]
         while min(at) < 40:
-            asked = request_of(topic, (1, at[1]), (0, at[0]), max_bytes=16_000)
+            asked = request_of(topic, (1, at[1]), (0, at[0]), partition_max_bytes=16_000)
             for row in rows_of(await fetch(bench, asked)):
                 at[row.partition_index] += len(offsets(row))
             assert abs(at[0] - at[1]) <= 5
