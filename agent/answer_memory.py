@@ -2,7 +2,7 @@
 
 A handler whose answer may be large says how large before it makes it, and waits for that much memory
 (`AnswerReservation.needs`). Once it has made a part, it gets more only if that is free at once. Otherwise it drops what
-it has made, releases its memory, waits for twice as much and starts over (`not_kept`). So a request that waits holds
+it has made, releases its memory, waits for twice as much and starts over (`restartable`). So a request that waits holds
 none of this memory and has made nothing, and a request that holds some of it waits for no other budget. A client that
 reads its answer too slowly while others wait is disconnected (`KafkaConnection.staleness`). An answer of less than
 FREE_BYTES needs no reservation: its request's charge covers it.
@@ -164,7 +164,7 @@ class AnswerReservation:
         self, ask: Callable[[Q], Awaitable[P]], request: Q, size: Callable[[P], int]
     ) -> list[P]:
         """Return all pages of a sequencer's listing. If there are several, keep none while waiting for memory for all.
-        Handlers that call this are `not_kept`.
+        Handlers that call this are `restartable`.
 
         Args:
             size: returns the bytes of an answer that a page leads to.
@@ -273,7 +273,7 @@ class _Context(Protocol):
 C = TypeVar("C", bound=_Context)
 
 
-def not_kept(handler: Callable[[S, C, A], Awaitable[R]]) -> Callable[[S, C, A], Awaitable[R]]:
+def restartable(handler: Callable[[S, C, A], Awaitable[R]]) -> Callable[[S, C, A], Awaitable[R]]:
     """Wrap a handler whose answer grows while it is made (see `AnswerReservation.made`). It must change nothing, so
     that it can start again."""
 

@@ -174,7 +174,7 @@ class DiskTier:
             checksum = await self._file.write(start, data.views(0, data.size))
         except OSError as error:
             if error.errno in _FULL:
-                self._index.begin_anew()  # use the space that there is
+                self._index.wrap_around()  # use the space that there is
             self._observer.disk_write(DiskWrite.FAILED, data.size)
             self._pause(cause_of(error), reads=False)
             return

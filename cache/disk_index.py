@@ -65,14 +65,14 @@ class DiskIndex:
         if taken > self._capacity:
             return None
         if self._head + taken > self._capacity:
-            self.begin_anew()
+            self.wrap_around()
         start, self._head = self._head, self._head + taken
         while self._by_age and start <= self._by_age[0].start < self._head:
             self._remove_oldest()
         self._reserved = start, length
         return start
 
-    def begin_anew(self) -> None:
+    def wrap_around(self) -> None:
         """Let the next chunk be written at the start of the file."""
         while self._by_age and self._by_age[0].start >= self._head:
             self._remove_oldest()

@@ -226,7 +226,9 @@ def _unknown_names(
     sections = {name[0] for name in names if len(name) > 1}
     for key in _keys(from_file, sections):
         if key not in known:
-            lines.append(f"{key}: no such setting, given in {file}; {_meant(key, sorted(known | sections))}")
+            lines.append(
+                f"{key}: no such setting, given in {file}; {_suggestion(key, sorted(known | sections))}"
+            )
     variables = {PREFIX + "__".join(name).upper() for name in names} | {CONFIG_VARIABLE, CLIENT_VARIABLE}
     for variable in sorted(environ):
         if (
@@ -235,7 +237,7 @@ def _unknown_names(
             and _KUBERNETES.fullmatch(variable) is None
         ):
             lines.append(
-                f"{variable}: no setting has this environment variable; {_meant(variable, sorted(variables))}"
+                f"{variable}: no setting has this environment variable; {_suggestion(variable, sorted(variables))}"
             )
     return lines
 
@@ -249,7 +251,7 @@ def _keys(values: Mapping[str, Any], sections: set[str]) -> Iterator[str]:
             yield name
 
 
-def _meant(given: str, known: Sequence[str]) -> str:
+def _suggestion(given: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(given, known, n=1, cutoff=0.6)
     if not close:
         last = [name for name in known if name.rpartition(".")[2] == given.rpartition(".")[2]]

@@ -82,7 +82,7 @@ def local_name(stored: str) -> str:
     return stored if match is None else match[2]
 
 
-def stored_beside(stored: str, name: str) -> str:
+def stored_in_same_tenant(stored: str, name: str) -> str:
     """Return the stored name of `name` in the tenant that `stored` belongs to, if any."""
     tenant = tenant_of(stored)
     return name if tenant is None else tenant.stored(name)

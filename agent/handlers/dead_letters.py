@@ -28,7 +28,7 @@ from tailrace.configs.broker_config import DEAD_LETTER_PREFIX
 from tailrace.configs.group_config import DEAD_LETTER_COPY, DEAD_LETTER_TOPIC
 from tailrace.configs.topic_config import DEAD_LETTERS_ENABLE, effective
 from tailrace.kafka.messages.fetch import FetchRequest, PartitionData
-from tailrace.tenants import local_name, stored_beside
+from tailrace.tenants import local_name, stored_in_same_tenant
 
 log = structlog.get_logger("agent.share")
 
@@ -51,7 +51,7 @@ async def write_dead_letters(services: Services, undeliverable: UndeliverableRec
     if not name:
         return  # the group no longer has a dead-letter topic
     prefix = snapshot.broker_configs.get(DEAD_LETTER_PREFIX.name, DEAD_LETTER_PREFIX.default)
-    target = snapshot.by_name.get(stored_beside(undeliverable.group_id, name))
+    target = snapshot.by_name.get(stored_in_same_tenant(undeliverable.group_id, name))
     problem = why_unusable(name, target, prefix)
     count = sum(record.last_offset - record.first_offset + 1 for record in undeliverable.records)
     if problem is not None or target is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
-from agent.answer_memory import PAGE_BYTES, not_kept
+from agent.answer_memory import PAGE_BYTES, restartable
 from agent.errors import EXPECTED, RequestRefused, code_of
 from agent.security.access import Access
 from agent.security.delegation_tokens import (
@@ -190,7 +190,7 @@ async def _alter(
 
 
 @_allowed
-@not_kept
+@restartable
 async def describe(
     services: Services, context: RequestContext, request: DescribeDelegationTokenRequest
 ) -> DescribeDelegationTokenResponse:

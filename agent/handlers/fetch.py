@@ -617,7 +617,7 @@ def _refuse(services: Services, partition: PartitionFetch, error: BaseException)
     services.telemetry.fetch_failures.labels(code.name).inc()
     offset, corrupt = partition.requested.fetch_offset, {}
     if code is ErrorCode.CORRUPT_MESSAGE and partition.found is not None:
-        corrupt = {"next_offset": _offset_behind(partition.found.runs, offset)}
+        corrupt = {"next_offset": _end_of_batch_at(partition.found.runs, offset)}
     log.error(
         "records can't be read now",
         topic=partition.topic.topic.name if partition.topic else "", partition=partition.number,
@@ -625,7 +625,7 @@ def _refuse(services: Services, partition: PartitionFetch, error: BaseException)
     )  # fmt: skip
 
 
-def _offset_behind(runs: Sequence[Run], offset: int) -> int | None:
+def _end_of_batch_at(runs: Sequence[Run], offset: int) -> int | None:
     """Return the end offset of the batch at the offset; of its run, if the run does not list its batches."""
     ends = (end for run in runs for end in (*_batch_ends(run), run.end_offset))
     return next((end for end in ends if end > offset), None)

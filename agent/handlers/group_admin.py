@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.answer_memory import ENTRY_BYTES, not_kept
+from agent.answer_memory import ENTRY_BYTES, restartable
 from agent.errors import EXPECTED
 from agent.groups.coordinator import GroupRefusal
 from agent.groups.group import Group, GroupPhase
@@ -101,7 +101,7 @@ def _description(group: AnyGroup) -> Steps[DescribedGroup | None]:
     )
 
 
-@not_kept
+@restartable
 async def list_groups(
     services: Services, context: RequestContext, request: ListGroupsRequest
 ) -> ListGroupsResponse:

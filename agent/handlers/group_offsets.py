@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from uuid import UUID
 
-from agent.answer_memory import not_kept
+from agent.answer_memory import restartable
 from agent.catalog import KnownTopic, RequestTopics
 from agent.errors import PARTITION_CODES
 from agent.groups.consumer_group import ConsumerGroup, Topics
@@ -131,7 +131,7 @@ async def offset_commit(
     return response
 
 
-@not_kept
+@restartable
 async def offset_fetch(
     services: Services, context: RequestContext, request: OffsetFetchRequest
 ) -> OffsetFetchResponse:

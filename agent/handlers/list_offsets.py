@@ -204,7 +204,7 @@ async def _first_reaching(
         record = await services.reader.find_timestamp(run, query.timestamp, result.log_start_offset)
         if record is not None:
             return record
-        run = await _named_behind(services, query, run)
+        run = await _next_named_run(services, query, run)
     return None if run is None else OffsetAndTimestamp(run.base_offset, query.timestamp)
 
 
@@ -268,7 +268,7 @@ async def _within(
     return (_Part(run, from_offset, end_offset),)
 
 
-async def _named_behind(services: Services, query: OffsetQuery, run: Run) -> Run | None:
+async def _next_named_run(services: Services, query: OffsetQuery, run: Run) -> Run | None:
     """Return the next run that the sequencer names for this look-up, after `run`."""
     behind = msgspec.structs.replace(query, from_offset=run.end_offset)
     (following,) = await all_offsets(services.sequencer, [behind])

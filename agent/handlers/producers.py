@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.answer_memory import ENTRY_BYTES, not_kept
+from agent.answer_memory import ENTRY_BYTES, restartable
 from agent.catalog import KnownTopic
 from agent.errors import (
     EXPECTED,
@@ -59,7 +59,7 @@ async def init_producer_id(
     return InitProducerIdResponse(producer_id=grant.producer_id, producer_epoch=grant.producer_epoch)
 
 
-@not_kept
+@restartable
 async def describe_producers(
     services: Services, context: RequestContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from agent.answer_memory import ENTRY_BYTES, not_kept
+from agent.answer_memory import ENTRY_BYTES, restartable
 from agent.errors import PARTITION_CODES
 from agent.groups.coordinator import GroupRefusal
 from agent.groups.group_bytes import AnyGroup
@@ -45,7 +45,7 @@ FORGET = -1
 """As a start offset in a request to the sequencer: forget the partition. In an answer: the group has not read it."""
 
 
-@not_kept
+@restartable
 async def describe(
     services: Services, context: RequestContext, request: DescribeShareGroupOffsetsRequest
 ) -> DescribeShareGroupOffsetsResponse:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from uuid import UUID
 
-from agent.answer_memory import ENTRY_BYTES, not_kept
+from agent.answer_memory import ENTRY_BYTES, restartable
 from agent.catalog import Snapshot
 from agent.errors import EXPECTED, PARTITION_CODES, AnswerTooLarge, code_of, transaction_code
 from agent.groups.topic_pattern import InvalidPattern, TopicPattern
@@ -57,7 +57,7 @@ STATES = (
 """Kafka's state names, which a filter may use. The Prepare states and Dead never occur here."""
 
 
-@not_kept
+@restartable
 async def describe_transactions(
     services: Services, context: RequestContext, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
@@ -122,7 +122,7 @@ def _description(
     )
 
 
-@not_kept
+@restartable
 async def list_transactions(
     services: Services, context: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:

@@ -26,7 +26,7 @@ from tailrace.background_tasks import cause_of, log_and_continue
 from tailrace.batches.records import NewRecord
 from tailrace.configs.internal_topics import GROUPS, PARTITIONS, TRANSACTIONS, partition_of
 from tailrace.configs.topic_config import Latency
-from tailrace.tenants import local_name, stored_beside
+from tailrace.tenants import local_name, stored_in_same_tenant
 from tailrace.turns import in_parts
 
 log = structlog.get_logger("agent.internal_topics")
@@ -181,7 +181,7 @@ class Copier:
         """
         if not records:
             return
-        topic = await kept_topic(self._services, stored_beside(owner, internal))
+        topic = await kept_topic(self._services, stored_in_same_tenant(owner, internal))
         partition = partition_of(local_name(owner), topic.topic.partitions)
         if not await is_written(self._services, topic, partition, records, latency=Latency.COST):
             raise CopyFailed(f"{len(records)} records for {topic.topic.name} are not stored")

@@ -126,10 +126,10 @@ class ScramExchange:
         login, stored = self._login, self._stored
         assert login is not None and stored is not None, "no proof fits a decoy"
         if login.by_token:
-            return await self._login_by_token() or self._overtaken()
-        return login if self._users.are_current(stored) else self._overtaken()
+            return await self._login_by_token() or self._credentials_changed()
+        return login if self._users.are_current(stored) else self._credentials_changed()
 
-    def _overtaken(self) -> NoReturn:
+    def _credentials_changed(self) -> NoReturn:
         raise LoginFailed(self._failed, self._user) from CredentialsChanged(
             "the credentials were deleted or changed meanwhile"
         )

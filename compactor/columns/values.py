@@ -68,7 +68,7 @@ class FittedValues:
 def fit(columns: Columns, decoder: ValueDecoder, values: pa.Array) -> FittedValues:
     """Decode binary values. A null value (a tombstone) has nulls in all columns."""
     plain = decoder.plain(values, MAX_VALUE_BYTES)
-    with garbage_kept():
+    with gc_disabled():
         if plain is None:
             return one_by_one(columns, decoder, values.to_pylist())
         left = np.flatnonzero(plain.is_plain == 0)
@@ -95,7 +95,7 @@ def _completed(plain: PlainValues, left: Any, others: FittedValues) -> FittedVal
 
 
 @contextmanager
-def garbage_kept() -> Iterator[None]:
+def gc_disabled() -> Iterator[None]:
     """Disable the garbage collector inside the block. Decoded values have no cycles, and the collector would scan all
     their lists and dictionaries again and again, which takes a third of the time."""
     was_enabled = gc.isenabled()

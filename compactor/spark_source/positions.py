@@ -184,7 +184,7 @@ def ranges_between(start: StreamOffset, end: StreamOffset, *, fails_on_data_loss
 
     begun = end.began if start.is_initial and end.began is not None else start.offsets
     for gone in sorted(set(begun) - set(end.offsets)):
-        lost(gone, _why_gone(gone, end.offsets))
+        lost(gone, _missing_partition(gone, end.offsets))
     ranges: list[OffsetRange] = []
     for partition, upto in sorted(end.offsets.items()):
         begin = begun.get(partition, 0)
@@ -197,7 +197,7 @@ def ranges_between(start: StreamOffset, end: StreamOffset, *, fails_on_data_loss
     return [unread for unread in ranges if unread.start < unread.end]
 
 
-def _why_gone(gone: LogPartition, existing: Iterable[LogPartition]) -> str:
+def _missing_partition(gone: LogPartition, existing: Iterable[LogPartition]) -> str:
     ids = {partition.topic_id for partition in existing if partition.topic == gone.topic}
     if not ids:
         return "it was deleted since the stream read it"

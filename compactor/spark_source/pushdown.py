@@ -93,9 +93,9 @@ def _narrowed(limits: Limits, pushed: Filter) -> Limits | None:
     if isinstance(pushed, IsNotNull):
         return limits if column in NEVER_NULL else None
     if isinstance(pushed, In):
-        return _among(limits, column, pushed.value)
+        return _within_values(limits, column, pushed.value)
     if column == "topic" and isinstance(pushed, EqualTo | EqualNullSafe):
-        return _among(limits, column, (pushed.value,))
+        return _within_values(limits, column, (pushed.value,))
     span = _span(pushed, _number(column, getattr(pushed, "value", None)))
     if span is None:
         return None
@@ -103,7 +103,7 @@ def _narrowed(limits: Limits, pushed: Filter) -> Limits | None:
     return replace(limits, **{field: getattr(limits, field).within(span)})
 
 
-def _among(limits: Limits, column: str, values: tuple[Any, ...]) -> Limits | None:
+def _within_values(limits: Limits, column: str, values: tuple[Any, ...]) -> Limits | None:
     if column == "topic" and all(isinstance(value, str) for value in values):
         topics = frozenset(values)
         return replace(limits, topics=topics if limits.topics is None else topics & limits.topics)

@@ -203,7 +203,7 @@ class IcebergTables:
         return self._find(_TableName(topic_id, name, is_quarantine))
 
     def _find(self, wanted: _TableName) -> Table | None:
-        for candidate in (wanted.text, wanted.aside):
+        for candidate in (wanted.text, wanted.fallback_name):
             table = self.find(candidate)
             if table is not None and table.properties.get(TOPIC_ID) == str(wanted.topic_id):
                 self._check_cluster(candidate, table, table.properties.get(CLUSTER_ID, self._cluster_id))
@@ -220,16 +220,16 @@ class IcebergTables:
             self._check_cluster(name, existing, existing.properties.get(CLUSTER_ID))
             if existing.properties[TOPIC_ID] == str(wanted.topic_id):
                 return existing  # another writer has just created it
-            aside = _name_aside(name, UUID(existing.properties[TOPIC_ID]))
+            fallback_name = _fallback_name(name, UUID(existing.properties[TOPIC_ID]))
             if wanted.is_quarantine and not _is_quarantine(existing):
-                name = wanted.aside  # a topic has the quarantine's name
-            elif name.endswith(aside.removeprefix(name)):  # it would not be found under another name
+                name = wanted.fallback_name  # a topic has the quarantine's name
+            elif name.endswith(fallback_name.removeprefix(name)):  # it would not be found under another name
                 raise TableConflict(
                     f"table {name!r} of an earlier topic, or a quarantine, is there until it is dropped; a topic of"
                     " this name has no table meanwhile"
                 )
             else:
-                self._catalog.rename_table((self._namespace, name), (self._namespace, aside))
+                self._catalog.rename_table((self._namespace, name), (self._namespace, fallback_name))
         return self._catalog.create_table(
             (self._namespace, name),
             schema=LOG_SCHEMA,
@@ -278,9 +278,9 @@ class _TableName(NamedTuple):
         return self.name + self._kind
 
     @property
-    def aside(self) -> str:
+    def fallback_name(self) -> str:
         """The table's name if another topic has, or will have, the first name."""
-        return _name_aside(self.text, self.topic_id)
+        return _fallback_name(self.text, self.topic_id)
 
     @property
     def folder(self) -> str:
@@ -307,7 +307,7 @@ def _is_quarantine(table: Table) -> bool:
     return bool(table.properties.get(IS_QUARANTINE, of_old) == "true")
 
 
-def _name_aside(name: str, topic_id: UUID) -> str:
+def _fallback_name(name: str, topic_id: UUID) -> str:
     return f"{name}__{topic_id.hex[:12]}"
 
 

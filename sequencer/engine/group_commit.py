@@ -395,7 +395,10 @@ class GroupCommit:
         return draft
 
     async def _drafted(self, group: list[_Queued], rest: list[_Queued], turns: Turns) -> Draft:
-        """Return a draft with the rows that the decisions may need and that are not in memory; `rest`: see `_sought`.
+        """Return a draft with the rows that the decisions may need and that are not in memory.
+
+        Args:
+            rest: see `_rows_to_look_up`.
 
         The rows are requested together with the time, because each answer may take long. No write is in progress, so
         the rows match the draft's state. They are dropped with the draft.
@@ -405,7 +408,7 @@ class GroupCommit:
         """
         with _caused_by_no_request():
             await self._ensure_ready()
-        sought = await self._sought(group, rest, turns)
+        sought = await self._rows_to_look_up(group, rest, turns)
         if not sought:
             return Draft(self._view.state, await self._now_ms())
         now_ms, looked_up = await asyncio.gather(self._now_ms(), self._look_ups.look_up(sought))
@@ -413,7 +416,7 @@ class GroupCommit:
         await looked_up.note_in(draft, turns)
         return draft
 
-    async def _sought(self, group: list[_Queued], rest: list[_Queued], turns: Turns) -> LookupKeys:
+    async def _rows_to_look_up(self, group: list[_Queued], rest: list[_Queued], turns: Turns) -> LookupKeys:
         """Return what the decisions may need and is not in memory. If the group would look up more than ROWS_OF_A_GROUP
         rows, move the request at which this happens and all after it from `group` to `rest`; the first request always
         stays."""

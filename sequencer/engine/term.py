@@ -135,7 +135,7 @@ class Term:
             try:
                 await self._renewed()
             except SequencerUnavailable:
-                if self.over is None and await self._store.is_lease_untaken(self.epoch):
+                if self.over is None and await self._store.is_lease_free(self.epoch):
                     return
                 raise
             self.check()

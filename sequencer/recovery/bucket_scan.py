@@ -113,11 +113,11 @@ async def _rows_of(store: ObjectStore, chain: Chain) -> CheckpointedRows:
             for part in hot if head is chain.snapshot else ():
                 rows.apply(checkpoint.decode_part(await store.get(part.key), part))
         rows.apply(head.tables)
-    _forget_unshown(chain.last.cluster_id, rows)
+    _remove_invisible_rows(chain.last.cluster_id, rows)
     return rows
 
 
-def _forget_unshown(cluster_id: str, rows: CheckpointedRows) -> None:
+def _remove_invisible_rows(cluster_id: str, rows: CheckpointedRows) -> None:
     """Remove rows that a snapshot's pages have and no head has: the database had them, but the committer had not shown
     them yet.
 

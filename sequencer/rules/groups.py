@@ -213,7 +213,7 @@ def commit_offsets(draft: Draft, request: CommitOffsets, settings: SequencerSett
             continue
         errors.append(PartitionError.NONE)
         before = draft.get(GroupOffsetRow, row.group_id, position.topic_id, position.partition)
-        if _is_overtaken(request, before):
+        if _is_older_than_stored(request, before):
             continue
         if producer_id is None:
             group = put_position(draft, group, _position_row(draft, request, position, before), before)
@@ -235,7 +235,7 @@ def positions_committed(request: CommitOffsets) -> Iterable[PositionKey]:
     return ((request.group_id, position.topic_id, position.partition) for position in request.offsets)
 
 
-def _is_overtaken(request: CommitOffsets, known: GroupOffsetRow | PendingOffsetRow | None) -> bool:
+def _is_older_than_stored(request: CommitOffsets, known: GroupOffsetRow | PendingOffsetRow | None) -> bool:
     """Whether a later commit arrived before this one and stored this position."""
     return known is not None and 0 < request.turn <= known.turn
 
@@ -251,7 +251,7 @@ def _overtake(draft: Draft, request: CommitOffsets) -> None:
 
 
 def _put_pending(draft: Draft, request: CommitOffsets, position: PendingOffsetRow) -> None:
-    if not _is_overtaken(request, draft.get(PendingOffsetRow, *key_of(position))):
+    if not _is_older_than_stored(request, draft.get(PendingOffsetRow, *key_of(position))):
         draft.put(position)
 
 

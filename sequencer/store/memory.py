@@ -91,7 +91,7 @@ class MemoryRowStore:
         self._expires_ms = min(max(self._expires_ms, now + lease_ms), now + longest_ms)
         return True
 
-    async def is_lease_untaken(self, epoch: int) -> bool:
+    async def is_lease_free(self, epoch: int) -> bool:
         return epoch == self._epoch and self._holder is not None
 
     async def committer_address(self) -> str | None:

@@ -724,7 +724,7 @@ class RowStore(Protocol):
         arrive, except to LONGEST_LEASE_MS."""
         ...
 
-    async def is_lease_untaken(self, epoch: int) -> bool:
+    async def is_lease_free(self, epoch: int) -> bool:
         """Whether nobody has taken the lease since this epoch, as far as a read can tell; the lease may have expired.
         Also False if a read is not conclusive (a standby of the database may lag)."""
         ...

@@ -44,8 +44,8 @@ class DiskIndexMachine(RuleBasedStateMachine):
         assert self.index.get(name) is None
 
     @rule()
-    def begin_anew(self) -> None:
-        self.index.begin_anew()
+    def wrap_around(self) -> None:
+        self.index.wrap_around()
         start = self.index.reserve(1)
         assert start == 0
         self.writes += 1
@@ -104,6 +104,6 @@ def test_where_the_disk_is_full_the_ring_starts_over_and_keeps_the_rest() -> Non
     for name in "abc":
         placed_in(index, name)
     assert index.reserve(PAGE_BYTES) == 3 * PAGE_BYTES
-    index.begin_anew()
+    index.wrap_around()
     placed_in(index, "d")
     assert held(index, "abcd") == "bcd"

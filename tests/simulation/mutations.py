@@ -2358,7 +2358,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "an offset commit is stored although a later one has overtaken it",
-        [(groups, "_is_overtaken", always(False))], LATE_COMMITS,
+        [(groups, "_is_older_than_stored", always(False))], LATE_COMMITS,
     ),
     Mutation(
         "agents load and save groups that they do not own",

@@ -394,10 +394,14 @@ def _in_one(statements: tuple[str, ...]) -> str:
     count = 0
     for number, statement in enumerate(statements):
         parameters = len(set(_PARAMETER.findall(statement)))
-        renumbered = _PARAMETER.sub(lambda found, count=count: f"${count + int(found[1])}", statement)
-        parts.append(f"part_{number} as ({renumbered})")
+        parts.append(f"part_{number} as ({_renumbered(statement, count)})")
         count += parameters
     return f"with {', '.join(parts)} select"
+
+
+def _renumbered(statement: str, by: int) -> str:
+    """Return the statement with its parameters' numbers raised."""
+    return _PARAMETER.sub(lambda found: f"${by + int(found[1])}", statement)
 
 
 def _arrays(columns: Sequence[RowColumn], values: list[list[Any]]) -> list[Any]:

@@ -193,7 +193,7 @@ class SqlRowStore:
         longest_ms = max(lease_ms, LONGEST_LEASE_MS)
         return bool(await self._leases.execute(statements.RENEW_COMMITTER_LEASE, epoch, lease_ms, longest_ms))
 
-    async def is_lease_untaken(self, epoch: int) -> bool:
+    async def is_lease_free(self, epoch: int) -> bool:
         if self._dialect != "sqlite":
             return False
         return bool(await self._leases.fetch(statements.LEASE_UNTAKEN, epoch))

@@ -54,7 +54,7 @@ from tailrace.kafka.messages.share_fetch import (
     ShareFetchRequest,
     ShareFetchTopic,
 )
-from tailrace.tenants import stored_beside
+from tailrace.tenants import stored_in_same_tenant
 from tests.agent.handlers.test_configs import GROUP, SET, alter
 from tests.agent.handlers.test_current_topics import elsewhere_made_anew
 from tests.agent.handlers.test_fetch import fetch, offsets, request_of, rows_of
@@ -350,9 +350,9 @@ async def _fails(*args: object) -> bool:
 
 
 def test_a_tenants_group_names_the_tenants_topics_alone() -> None:
-    assert stored_beside("acme~g", "dlq.t") == "acme~dlq.t"
-    assert stored_beside("acme~g", "other~dlq.t") == "acme~other~dlq.t", "which no topic is called"
-    assert stored_beside("g", "dlq.t") == "dlq.t"
+    assert stored_in_same_tenant("acme~g", "dlq.t") == "acme~dlq.t"
+    assert stored_in_same_tenant("acme~g", "other~dlq.t") == "acme~other~dlq.t", "which no topic is called"
+    assert stored_in_same_tenant("g", "dlq.t") == "dlq.t"
 
 
 def test_a_topic_that_takes_no_dead_letters_blocks_nobody() -> None:

@@ -215,9 +215,9 @@ def test_a_file_says_by_reading_that_nobody_took_the_lease_and_a_server_that_may
         await b.open()
         epoch = await a.take_committer_lease("a", "a:1", 0)
         assert epoch is not None
-        assert await a.is_lease_untaken(epoch) == (a._dialect == "sqlite")
+        assert await a.is_lease_free(epoch) == (a._dialect == "sqlite")
         assert await b.take_committer_lease("b", "b:1", 0)
-        assert not await a.is_lease_untaken(epoch)
+        assert not await a.is_lease_free(epoch)
         await a.close()
         await b.close()
 
