@@ -40,6 +40,9 @@ RUNS_AT_ONCE = 50_000
 """Runs that one query reads, of partitions with expired runs."""
 RUNS_IN_A_TURN = 10_000
 """Runs that are decided in one turn of the event loop."""
+REMOVED_FROM_AT_ONCE = 200
+"""Partitions from which one step removes runs."""
+_ALL_BYTES = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +154,7 @@ async def plan_retention(
     step = max(1, RUNS_AT_ONCE // settings.removal_step)
     for at in range(0, len(due), step):
         part = due[at : at + step]
-        queries = [(row.topic_id, row.partition, row.log_start_offset, 1 << 62) for row in part]
+        queries = [(row.topic_id, row.partition, row.log_start_offset, _ALL_BYTES) for row in part]
         runs_of = await store.runs_from_many(queries, settings.removal_step, with_batches=False)
         for row, end in await _ends(store, list(zip(part, runs_of, strict=True)), limits, now_ms):
             plan.due.append(DueLogStart(row.topic_id, row.partition, end, limits.of(row.topic_id)))
@@ -255,30 +258,36 @@ class Removed:
 
     runs: int = 0
     objects: int = 0
-    ranges: int = 0
     left: list[tuple[UUID, int]] = field(default_factory=list)
 
 
 async def remove_runs(
     draft: Draft, store: RowStore, partitions: Sequence[tuple[UUID, int]], settings: SequencerSettings
 ) -> Removed:
-    """Remove a bounded number of runs that lie below the log start or belong to deleted topics, and of the aborted
-    ranges there."""
-    removed = Removed()
-    for number, key in enumerate(partitions):
-        room = settings.removal_step - removed.runs - removed.ranges
-        if room <= 0:
-            removed.left = list(partitions[number:])
-            break
-        row = draft.get(PartitionRow, *key)
-        runs = [] if row is None else await store.runs_below(*key, removable_end(draft, row), room)
-        removed.objects += await release_runs(draft, store, runs)
-        removed.runs += len(runs)
-        ranges = 0 if row is None else _remove_aborted(draft, row, room)
-        removed.ranges += ranges
-        if room in (len(runs), ranges):
-            removed.left = list(partitions[number:])
-            break
+    """Remove a bounded number of runs that lie below the log start or belong to deleted topics, and as many of the
+    aborted ranges there.
+
+    Commits wait meanwhile. So a step takes two queries, for the runs and for their objects, however many partitions it
+    has.
+    """
+    count = min(REMOVED_FROM_AT_ONCE, settings.removal_step)
+    some, removed = partitions[:count], Removed()
+    rows = [row for key in some if (row := draft.get(PartitionRow, *key)) is not None]
+    if rows:
+        each = settings.removal_step // len(rows)
+        queries = [(row.topic_id, row.partition, 0, _ALL_BYTES) for row in rows]
+        oldest = await store.runs_from_many(queries, each, with_batches=False)
+        runs: list[Run] = []
+        for row, oldest_runs in zip(rows, oldest, strict=True):
+            end = removable_end(draft, row)
+            below = [run for run in oldest_runs if run.end_offset <= end]
+            runs += below
+            ranges = _remove_aborted(draft, row, each)
+            if each in (len(below), ranges):
+                removed.left.append((row.topic_id, row.partition))
+        removed.runs = len(runs)
+        removed.objects = await release_runs(draft, store, runs)
+    removed.left += partitions[count:]
     return removed
 
 

@@ -262,11 +262,6 @@ class MemoryRowStore:
             looked_at[-1].base_offset + 1 if is_stopped else None,
         )
 
-    async def runs_below(self, topic_id: UUID, partition: int, end_offset: int, limit: int) -> list[Run]:
-        runs = self._runs.get((topic_id, partition), [])
-        end = bisect_right(runs, end_offset, key=_end_offset)
-        return [self._joined(row, with_batches=False) for row in runs[: min(end, limit)]]
-
     async def partition_bytes(self, topic_ids: Sequence[UUID] | None) -> list[PartitionBytes]:
         wanted = None if topic_ids is None else set(topic_ids)
         return self._partition_bytes(lambda topic_id, _: wanted is None or topic_id in wanted)

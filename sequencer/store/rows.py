@@ -811,10 +811,6 @@ class RowStore(Protocol):
         that were scanned."""
         ...
 
-    async def runs_below(self, topic_id: UUID, partition: int, end_offset: int, limit: int) -> list[Run]:
-        """Return the oldest runs that end at or below `end_offset`, in order, without batches."""
-        ...
-
     async def partition_bytes(self, topic_ids: Sequence[UUID] | None) -> list[PartitionBytes]:
         """Return bytes and counts of runs per partition, for retention, compaction and sizes."""
         ...

@@ -109,11 +109,6 @@ class CountingStore(MemoryRowStore):
         self.batches_read += sum(len(run.batches) for run in found)
         return found
 
-    async def runs_below(self, topic_id: UUID, partition: int, end_offset: int, limit: int) -> list[Run]:
-        found = await super().runs_below(topic_id, partition, end_offset, limit)
-        self.batches_read += sum(len(run.batches) for run in found)
-        return found
-
     async def object_rows(self, object_ids: Sequence[UUID]) -> list[ObjectRow]:
         self.object_looks += 1
         return await super().object_rows(object_ids)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from sequencer.store.sql.database import TableStatements
-from sequencer.store.sql.row_codec import RUN_COLUMNS, RUN_COLUMNS_WITHOUT_BATCHES
+from sequencer.store.sql.row_codec import RUN_COLUMNS
 
 # --- cluster ----------------------------------------------------------------------------------------------
 
@@ -58,11 +58,6 @@ _WITH_OBJECTS = "from runs r left join objects o on o.object_id = r.object_id"
 _RUNS = f"select {RUN_COLUMNS} {_WITH_OBJECTS}"
 _OF_PARTITION = "topic_id = $1 and partition = $2"
 
-RUNS_BELOW = f"""
-    select {RUN_COLUMNS_WITHOUT_BATCHES} {_WITH_OBJECTS}
-    where r.topic_id = $1 and r.partition = $2 and r.base_offset < $3 and r.end_offset <= $3
-    order by r.base_offset limit $4
-"""
 RUNS_OF_OBJECT = f"{_RUNS} where r.object_id = $1 order by r.topic_id, r.partition, r.base_offset"
 
 # The run that contains $3, or the first after it. Runs don't overlap: at most one begins below $3 and ends above it.

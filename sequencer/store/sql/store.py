@@ -348,13 +348,6 @@ class SqlRowStore:
         run = decode_run(rows[0], self._dialect) if rows else None
         return ScannedRuns(run, count, last + 1 if count == max_scanned else None)
 
-    async def runs_below(self, topic_id: UUID, partition: int, end_offset: int, limit: int) -> list[Run]:
-        return await self._runs(
-            await self._database.fetch(
-                statements.RUNS_BELOW, self._uuid(topic_id), partition, end_offset, limit
-            )
-        )
-
     async def runs_of_object(self, object_id: UUID) -> list[Run]:
         return await self._runs(await self._database.fetch(statements.RUNS_OF_OBJECT, self._uuid(object_id)))
 

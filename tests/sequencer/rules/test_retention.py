@@ -30,12 +30,22 @@ from sequencer.rules.retention import (
     expired_end,
     limits_of,
     plan_retention,
+    remove_runs,
 )
 from sequencer.rules.retention_watch import PartitionWatch
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
-from sequencer.store.rows import BrokerConfigRow, Changes, LogEpoch, PartitionBytes, PartitionRow, TopicRow
-from sequencer.store.state import HotState
+from sequencer.store.rows import (
+    BrokerConfigRow,
+    Changes,
+    LogEpoch,
+    ObjectRow,
+    PartitionBytes,
+    PartitionRow,
+    RunRow,
+    TopicRow,
+)
+from sequencer.store.state import Draft, HotState
 from tests.support.backlog import TOPIC, CountingStore, fill
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.turns import passes_of
@@ -153,6 +163,71 @@ def test_retention_reads_no_batch_of_the_runs_that_it_removes() -> None:
         clock.advance(10)
         assert (await sequencer.apply_retention(Empty())).runs_removed == 60
         assert store.batches_read == 0
+        await sequencer.close()
+
+    asyncio.run(scenario())
+
+
+class StatementsStore(MemoryRowStore):
+    """Counts the queries for runs and objects."""
+
+    statements = 0
+
+    async def runs_from_many(
+        self,
+        queries: Sequence[tuple[UUID, int, int, int]],
+        max_runs: int = 1000,
+        *,
+        with_batches: bool = True,
+    ) -> list[list[Run]]:
+        self.statements += 1
+        return await super().runs_from_many(queries, max_runs, with_batches=with_batches)
+
+    async def object_rows(self, object_ids: Sequence[UUID]) -> list[ObjectRow]:
+        self.statements += 1
+        return await super().object_rows(object_ids)
+
+
+def test_a_step_of_removal_takes_two_queries_however_many_partitions_it_has() -> None:
+    """The committer decides it, so commits wait for its queries."""
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = StatementsStore(clock)
+        await fill(store, partitions=150, runs=2)
+        state = HotState(await store.load())
+        draft = Draft(state, clock.wall_ms())
+        draft.delete(TopicRow, TOPIC)
+        removed = await remove_runs(
+            draft, store, [(TOPIC, number) for number in range(150)], SequencerSettings()
+        )
+        assert (removed.runs, removed.objects, removed.left) == (300, 2, [])
+        assert store.statements == 2
+
+    asyncio.run(scenario())
+
+
+def test_steps_of_removal_have_as_many_runs_as_the_setting_allows_and_remove_all_in_the_end() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = MemoryRowStore(clock)
+        await fill(store, partitions=7, runs=10)
+        settings = SequencerSettings(removal_step=4, default_retention_ms=-1)
+        sequencer = Committer(store, clock, SeededEntropy(1), settings)
+        await sequencer.start()
+        written: list[int] = []
+        write = store.write
+
+        async def counted(changes: Changes, committer_epoch: int) -> None:
+            written.append(list(changes.by_kind.get(RunRow, {}).values()).count(None))
+            await write(changes, committer_epoch)
+
+        store.write = counted  # type: ignore[method-assign]
+        await sequencer.delete_records(
+            DeleteRecords([DeleteRecordsPartition(TOPIC, number, 45) for number in range(7)])
+        )
+        assert (await sequencer.apply_retention(Empty())).runs_removed == 7 * 9
+        assert max(written) == 4 and sum(written) == 7 * 9
         await sequencer.close()
 
     asyncio.run(scenario())

@@ -217,7 +217,6 @@ async def everything(store: RowStore, world: World) -> dict[str, object]:
             said[f"max {asked} below"] = [
                 (await store.run_of_max_timestamp(*asked, 100, below)).run for below in (0, end // 2, end)
             ]
-            said[f"below {asked}"] = [await store.runs_below(*asked, limit) for limit in (1, 100)]
     queries = [(*place, world.ends.get(place, (0, 0))[0] // 2, size) for place in PLACES for size in (1, 60)]
     said["many"] = await store.runs_from_many(queries)
     said["many without batches"] = await store.runs_from_many(queries, with_batches=False)
