@@ -16,7 +16,7 @@ Merges of small objects (sequencer.rules.levels) replace Parquet runs in the sam
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -55,7 +55,7 @@ from sequencer.store.rows import (
     key_of,
 )
 from sequencer.store.state import COMMIT_NUMBER, Draft, HotState, replace_row
-from tailrace.turns import Turns
+from tailrace.turns import Turns, in_parts
 
 MAX_PAGE_BYTES = 4 << 20
 """Limit of a page of candidates, and of one candidate's runs, in encoded bytes; the last run may exceed it."""
@@ -66,6 +66,8 @@ ROWS_IN_A_TURN = 10_000
 LEAST_AT_ONCE, MOST_AT_ONCE = 16, 1_000
 """Runs that one statement reads: the first for a partition about whose runs nothing is known yet; the second is the
 limit."""
+RUNS_OF_A_STATEMENT = 2_000
+"""Runs that one statement of a swap reads, of several partitions."""
 _ALL_BYTES = 1 << 62
 
 
@@ -280,8 +282,9 @@ async def swap(draft: Draft, store: RowStore, request: SwapRequest) -> SwapAnswe
         raise InvalidRequest(f"object {described.object_id} is for {len(topics)} topics; one is expected")
     added = ended_ms = 0
     number = draft.visible_change()
-    for replacement in request.runs:
-        old = await _runs_to_replace(draft, store, replacement)
+    pages = await _first_pages(draft, store, request.runs)
+    for replacement, page in zip(request.runs, pages, strict=True):
+        old = await _runs_to_replace(draft, store, replacement, page)
         if not old:
             continue
         check_drops(draft, replacement)
@@ -301,11 +304,44 @@ async def swap(draft: Draft, store: RowStore, request: SwapRequest) -> SwapAnswe
     return SwapAnswer(number)
 
 
-async def _runs_to_replace(draft: Draft, store: RowStore, replacement: ReplacementRun) -> list[Run]:
+async def _first_pages(
+    draft: Draft, store: RowStore, replacements: Sequence[ReplacementRun]
+) -> list[list[Run]]:
+    """Return the first runs at the place of each replacement: at most one more than it replaces, and at most
+    MOST_AT_ONCE.
+
+    Commits wait meanwhile. So replacements of equally many runs share a statement: a swap over thousands of partitions
+    takes few.
+    """
+    pages: list[list[Run]] = [[] for _ in replacements]
+    by_count: dict[int, list[int]] = {}
+    for index, replacement in enumerate(replacements):
+        if draft.live_partition(replacement.topic_id, replacement.partition) is not None:
+            by_count.setdefault(_most_read(replacement), []).append(index)
+    for most, indexes in by_count.items():
+        for some in in_parts(indexes, max(1, RUNS_OF_A_STATEMENT // most)):
+            queries = [
+                (replacement.topic_id, replacement.partition, replacement.base_offset, _ALL_BYTES)
+                for replacement in (replacements[index] for index in some)
+            ]
+            found = await store.runs_from_many(queries, most, with_batches=False)
+            for index, page in zip(some, found, strict=True):
+                pages[index] = page
+    return pages
+
+
+def _most_read(replacement: ReplacementRun, known: int = 0) -> int:
+    """Return how many runs one statement reads for a replacement of which so many are known."""
+    return min(MOST_AT_ONCE, len(replacement.replaced) + 1 - known)
+
+
+async def _runs_to_replace(
+    draft: Draft, store: RowStore, replacement: ReplacementRun, page: Sequence[Run]
+) -> list[Run]:
     """Return the runs to replace that still exist; none if all were deleted. Raises SwapRefused if there are other
     runs.
 
-    Commits wait meanwhile, so this reads at most one other run.
+    `page`: the first runs there. Commits wait meanwhile, so at most one other run is read.
     """
     subject = f"{replacement.topic_id}-{replacement.partition}"
     row = draft.live_partition(replacement.topic_id, replacement.partition)
@@ -316,17 +352,17 @@ async def _runs_to_replace(draft: Draft, store: RowStore, replacement: Replaceme
         raise SwapRefused(f"{subject}: offsets from {stable} on are not stable; plan again")
     if not replacement.replaced or replacement.replaced[0][0] != replacement.base_offset:
         raise InvalidRequest(f"{subject}: a replacement begins where the first run it replaces began")
-    runs: list[Run] = []
-    offset = replacement.base_offset
-    while offset < replacement.end_offset and len(runs) <= len(replacement.replaced):
-        most = min(MOST_AT_ONCE, len(replacement.replaced) + 1 - len(runs))
+    runs = [run for run in page if run.base_offset < replacement.end_offset]
+    while page and page[-1].end_offset < replacement.end_offset and len(runs) <= len(replacement.replaced):
         page = await store.runs_from(
-            row.topic_id, row.partition, offset, max_bytes=_ALL_BYTES, max_runs=most, with_batches=False
+            row.topic_id,
+            row.partition,
+            page[-1].end_offset,
+            max_bytes=_ALL_BYTES,
+            max_runs=_most_read(replacement, len(runs)),
+            with_batches=False,
         )
         runs += [run for run in page if run.base_offset < replacement.end_offset]
-        if not page or page[-1].end_offset >= replacement.end_offset:
-            break
-        offset = page[-1].end_offset
     expected = [
         (base_offset, object_id)
         for index, (base_offset, object_id) in enumerate(replacement.replaced)

@@ -1372,7 +1372,7 @@ def _begins_full_answers_late(original: Any) -> Any:
 def _swaps_whatever_stands(original: Any) -> Any:
     """A swap replaces whichever runs are there."""
 
-    async def still_there(draft: Any, store: Any, replacement: Any) -> Any:
+    async def still_there(draft: Any, store: Any, replacement: Any, page: Any) -> Any:
         found = await store.runs_from(
             replacement.topic_id, replacement.partition, replacement.base_offset, 1 << 62, 1_000
         )

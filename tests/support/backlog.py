@@ -83,12 +83,13 @@ async def fill(
 
 
 class CountingStore(MemoryRowStore):
-    """Counts the runs read (by offset), their batches, the read steps, the object look-ups, and the sums of bytes
-    requested."""
+    """Counts the runs read (by offset), their batches, the read steps and the statements for them, the object look-ups,
+    and the sums of bytes requested."""
 
     runs_read = 0
     batches_read = 0
     looks = 0
+    statements = 0
     object_looks = 0
     sums = 0
 
@@ -105,8 +106,21 @@ class CountingStore(MemoryRowStore):
         place = (topic_id, partition, offset)
         found = await super().runs_from(*place, max_bytes, max_runs, with_batches=with_batches)
         self.looks += 1
+        self.statements += 1
         self.runs_read += len(found)
         self.batches_read += sum(len(run.batches) for run in found)
+        return found
+
+    async def runs_from_many(
+        self,
+        queries: Sequence[tuple[UUID, int, int, int]],
+        max_runs: int = 1000,
+        *,
+        with_batches: bool = True,
+    ) -> list[list[Run]]:
+        before = self.statements
+        found = await super().runs_from_many(queries, max_runs, with_batches=with_batches)
+        self.statements = before + 1
         return found
 
     async def object_rows(self, object_ids: Sequence[UUID]) -> list[ObjectRow]:

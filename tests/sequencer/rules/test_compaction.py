@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from sequencer.api.commits import ObjectDescription, ObjectKind, OpenSession
@@ -19,7 +20,7 @@ from sequencer.api.compaction import (
 )
 from sequencer.api.errors import SwapRefused
 from sequencer.engine.committer import Committer
-from sequencer.rules import garbage
+from sequencer.rules import compaction, garbage
 from tests.support.backlog import TOPIC, CountingStore, fill
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.turns import passes_of
@@ -56,6 +57,18 @@ class Backlog:
         await self.committer.swap(
             SwapRequest(made.object_id, self.lease.epoch, self.session.session_id, made, runs)
         )
+
+    async def swap_all(self, page: list[CompactionCandidate]) -> None:
+        """Replace the runs of all these candidates by one object."""
+        await self.swap_runs(
+            [
+                ReplacementRun(
+                    TOPIC, each.partition, each.runs[0].base_offset, each.runs[-1].end_offset, 0, 500,
+                    [(run.base_offset, run.object_id) for run in each.runs],
+                )
+                for each in page
+            ]
+        )  # fmt: skip
 
     async def swap_first(self, runs: int) -> None:
         """Replace the first runs of partition 0 that are to be compacted."""
@@ -137,17 +150,45 @@ def test_a_swap_looks_the_objects_of_many_partitions_up_once() -> None:
         async with a_backlog(partitions=30, runs=20) as backlog:
             page = await backlog.page(600, 20)
             backlog.store.object_looks = 0
-            await backlog.swap_runs(
-                [
-                    ReplacementRun(
-                        TOPIC, each.partition, 0, each.runs[-1].end_offset, 0, 500,
-                        [(run.base_offset, run.object_id) for run in each.runs],
-                    )
-                    for each in page
-                ]
-            )  # fmt: skip
+            await backlog.swap_all(page)
             assert len(page) == 30
             assert backlog.store.object_looks == 2, "is the new object known, and the 20 old ones"
+
+    asyncio.run(scenario())
+
+
+def test_a_swap_over_many_partitions_reads_their_runs_with_few_statements() -> None:
+    """The committer decides it, so commits wait for its statements."""
+
+    async def scenario() -> None:
+        async with a_backlog(partitions=60, runs=3) as backlog:
+            page = await backlog.page(180, 3)
+            page = [
+                msgspec.structs.replace(each, runs=each.runs[: 1 + each.partition % 3]) for each in page
+            ]
+            backlog.store.statements = backlog.store.runs_read = 0
+            await backlog.swap_all(page)
+            assert len(page) == 60
+            assert backlog.store.statements == 3, "for one, two, and three runs"
+            assert backlog.store.runs_read == 20 * (2 + 3 + 3)
+            left = await backlog.page(180, 3)
+            assert [len(each.runs) for each in left] == [2, 1] * 20
+
+    asyncio.run(scenario())
+
+
+def test_a_swap_of_more_runs_than_a_statement_reads_reads_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "MOST_AT_ONCE", 8)
+
+    async def scenario() -> None:
+        async with a_backlog(partitions=1, runs=40) as backlog:
+            await backlog.swap_first(20)
+            assert (await backlog.page(40, 40))[0].runs[0].base_offset == 20 * 5
+            old = (await backlog.page(20, 20))[0].runs
+            with pytest.raises(SwapRefused, match="plan again"):
+                await backlog.swap(
+                    old[-1].end_offset, [(run.base_offset, run.object_id) for run in old if run is not old[9]]
+                )
 
     asyncio.run(scenario())
 
