@@ -6,7 +6,6 @@ Any agent knows the groups, their states and offsets. Only a group's coordinator
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -27,10 +26,13 @@ from tailrace.kafka.messages.list_groups import ListedGroup, ListGroupsRequest
 from tailrace.kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from tailrace.rpc.link import join_address
+from tailrace.turns import Turns
 
 SHARE = "share"
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _LATEST = -1
+LAGS_TOGETHER = 2_000
+"""Partitions of a group whose lags are computed in one turn of the loop."""
 READ_COMMITTED = 1
 
 
@@ -199,30 +201,27 @@ async def _lags(call: HttpCall) -> tuple[_ConsumerGroup, list[_Lag]]:
     wanted = OffsetFetchRequestGroup(group.group_id, topics=None)
     [fetched] = (await call.ask(OffsetFetchRequest(groups=[wanted]))).groups
     check(fetched.error_code)
-    committed = {
-        (str(topic.name), row.partition_index): row.committed_offset
-        for topic in fetched.topics
-        for row in topic.partitions
-        if row.committed_offset >= 0
-    }
-    if not committed:
+    turns = Turns(LAGS_TOGETHER)
+    committed: dict[tuple[str, int], int] = {}
+    topics: list[ListOffsetsTopic] = []
+    for topic in sorted(fetched.topics, key=lambda topic: str(topic.name)):
+        wanted_of_topic = []
+        async for row in turns.over(sorted(topic.partitions, key=lambda row: row.partition_index)):
+            if row.committed_offset >= 0:
+                committed[str(topic.name), row.partition_index] = row.committed_offset
+                wanted_of_topic.append(ListOffsetsPartition(row.partition_index, timestamp=_LATEST))
+        if wanted_of_topic:
+            topics.append(ListOffsetsTopic(str(topic.name), wanted_of_topic))
+    if not topics:
         return group, []
-    by_topic: dict[str, list[ListOffsetsPartition]] = defaultdict(list)
-    for topic, partition in committed:
-        by_topic[topic].append(ListOffsetsPartition(partition, timestamp=_LATEST))
-    topics = [ListOffsetsTopic(topic, partitions) for topic, partitions in by_topic.items()]
     request = ListOffsetsRequest(replica_id=-1, isolation_level=READ_COMMITTED, topics=topics)
-    ends = {
-        (str(part.name), row.partition_index): row.offset
-        for part in (await call.ask(request)).topics
-        for row in part.partitions
-        if row.error_code == ErrorCode.NONE
-    }
-    return group, [
-        _Lag(*topic_partition, offset, ends[topic_partition])
-        for topic_partition, offset in sorted(committed.items())
-        if topic_partition in ends
-    ]
+    lags = []
+    for part in (await call.ask(request)).topics:
+        name = str(part.name)
+        async for end in turns.over(part.partitions):
+            if end.error_code == ErrorCode.NONE:
+                lags.append(_Lag(name, end.partition_index, committed[name, end.partition_index], end.offset))
+    return group, lags
 
 
 def _classic(described: DescribedGroup) -> _ConsumerGroup:

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from agent.gateway import groups
 from sequencer.api.groups import CommitOffsets, GroupState, LoadGroup, OffsetPosition, SaveGroup
+from tailrace.turns import Turns
 from tests.agent.gateway.serving import Served, run_served
 from tests.support.sequencer_bench import info
 
@@ -97,5 +99,35 @@ def test_a_group_of_another_agent_is_shown_with_its_lag_and_its_members_are_that
             refused["message"]
             == "The agent at other:9092 knows the members of this group. Send the request to it."
         )
+
+    run_served(scenario, tmp_path)
+
+
+def test_the_lags_of_a_large_group_take_turns_and_are_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = 0
+
+    class Watched(Turns):
+        async def give(self) -> None:
+            nonlocal given
+            given += 1
+            await super().give()
+
+    monkeypatch.setattr(groups, "LAGS_TOGETHER", 1)
+    monkeypatch.setattr(groups, "Turns", Watched)
+
+    async def scenario(there: Served) -> None:
+        positions = []
+        for name in ("b", "a"):
+            topic = await there.wired.topic(name, partitions=4)
+            positions += [OffsetPosition(topic.topic_id, partition, 0, -1, "") for partition in (3, 0, 2)]
+        await there.produce("a", {"partition_id": 2}, {"partition_id": 2})
+        await there.wired.sequencer.commit_offsets(CommitOffsets("readers", -1, -1, -1, "", positions))
+        lags = (await there.get("/consumer-groups/readers/lags"))["data"]
+        assert [(each["topic_name"], each["partition_id"], each["lag"]) for each in lags] == [
+            ("a", 0, 0), ("a", 2, 2), ("a", 3, 0), ("b", 0, 0), ("b", 2, 0), ("b", 3, 0),
+        ]  # fmt: skip
+        assert given == 12, "six positions, and six ends"
 
     run_served(scenario, tmp_path)
