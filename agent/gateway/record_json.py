@@ -22,6 +22,9 @@ from tailrace.batches.records import NewRecord, Record
 Format = Literal["BINARY", "STRING", "JSON"]
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _NULL = b"null"
+MAX_HEADERS = 10_000
+"""The most headers of a record to produce. They are converted in one turn of the loop. The gateway could not read a
+record with twice as many either."""
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -91,6 +94,8 @@ def parse_record(text: bytes) -> tuple[RecordToProduce, NewRecord]:
         given = _DECODER.decode(text.decode())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HttpRefusal(400, f"The record can't be read: {error}.") from None
+    if len(given.headers) > MAX_HEADERS:
+        raise HttpRefusal(413, f"A record may have {MAX_HEADERS} headers.")
     headers = [(header.name, _binary(header.value, "header")) for header in given.headers]
     return given, NewRecord(_bytes_of(given.key, "key"), _bytes_of(given.value, "value"), headers)
 

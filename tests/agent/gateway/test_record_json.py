@@ -11,7 +11,14 @@ from kafka.partitioner.default import murmur2 as kafkas_murmur2
 
 from agent.gateway.errors import HttpRefusal, refusal_of
 from agent.gateway.partitioning import STEP_BYTES, murmur2, partition_of
-from agent.gateway.record_json import Format, parse_record, record_read, time_text, timestamp_ms
+from agent.gateway.record_json import (
+    MAX_HEADERS,
+    Format,
+    parse_record,
+    record_read,
+    time_text,
+    timestamp_ms,
+)
 from tailrace.batches.records import NewRecord, Record
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.turns import at_once
@@ -31,6 +38,13 @@ def test_each_type_of_data_is_stored_as_its_bytes() -> None:
         ("h", b"x"),
         ("n", None),
     ]
+
+
+def test_a_record_has_a_limited_number_of_headers() -> None:
+    assert len(stored(headers=[{"name": "h"}] * MAX_HEADERS).headers) == MAX_HEADERS
+    with pytest.raises(HttpRefusal, match="10000 headers") as refused:
+        stored(headers=[{"name": "h"}] * (MAX_HEADERS + 1))
+    assert refused.value.status == 413
 
 
 @pytest.mark.parametrize("data", [{"type": "JSON", "data": None}, {"type": "BINARY"}, {}, None])
