@@ -45,6 +45,7 @@ from agent.produce.sealing import Share
 from agent.produce.transactional_producers import TransactionalProducers
 from agent.quotas.precedence import book_of
 from agent.quotas.quotas import Quotas
+from agent.security.access import Access
 from agent.security.admission import Admission
 from agent.security.audit_log import Audit
 from agent.security.connection_limits import ConnectionLimits
@@ -88,6 +89,7 @@ from tailrace.rpc import (
     encode_body,
 )
 from tailrace.rpc.telemetry import count_refused
+from tailrace.security.acls import Operation, ResourceType
 from tailrace.security.handshakes import Handshakes, NoHandshake
 
 log = structlog.get_logger("agent.server")
@@ -483,10 +485,18 @@ class Agent:
             dispatch_for=lambda access: (
                 self._dispatcher if access.tenant is None else self._dispatcher_of_tenants
             ),
+            partitions_of=self._partitions_to_describe,
             budget=self._budget,
             memory=AnswerMemory(self._settings.memory_budget_bytes, self._clock),
             quotas=self._quotas,
         )
+
+    def _partitions_to_describe(self, access: Access, topic: str) -> int | None:
+        stored = topic if access.tenant is None else access.tenant.stored(topic)
+        known = self.catalog.snapshot.by_name.get(stored)
+        if known is None or not access.may(Operation.DESCRIBE, ResourceType.TOPIC, stored):
+            return None
+        return known.topic.partitions
 
     @property
     def services(self) -> Services:

@@ -93,6 +93,10 @@ class GatewayClient:
         """Note that the client is above a quota: `throttled` waits."""
         self.muted_until = until
 
+    def known_partitions(self, topic: str) -> int | None:
+        """Return how many partitions the agent knows of a topic that the client may describe; None for others."""
+        return self._context.partitions_of(self.access, topic)
+
     async def throttled(self) -> None:
         """Wait until the client is within its quotas. Raises HttpRefusal if that takes too long."""
         self._refuse_long_wait()

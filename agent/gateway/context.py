@@ -16,11 +16,13 @@ from agent.security.http_login import HttpLogins
 @dataclass(frozen=True, slots=True)
 class GatewayContext:
     """`listener`: the listener whose clients the gateway's clients count as. `dispatch_for` returns the dispatcher for
-    a client."""
+    a client. `partitions_of` returns how many partitions the agent knows of a topic that the client may describe, else
+    None; the topic may have more by now."""
 
     listener: str
     logins: HttpLogins
     dispatch_for: Callable[[Access], Dispatcher]
+    partitions_of: Callable[[Access, str], int | None]
     budget: MemoryBudget
     memory: AnswerMemory
     quotas: Quotas

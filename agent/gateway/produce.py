@@ -64,13 +64,29 @@ class _PendingRecord:
 
 
 class _RecordProducer:
-    """The records of one HTTP request."""
+    """The records of one HTTP request.
 
-    def __init__(self, call: HttpCall, partitions: int) -> None:
+    The agent knows most topics' partitions without asking the sequencer. As with Kafka's producers, a topic that has
+    just grown may have more.
+    """
+
+    def __init__(self, call: HttpCall) -> None:
         self._call = call
         self._topic = call.name("topic_name")
-        self._partitions = partitions
+        self._partitions = 0
+        self._is_current = False
         self.count = 0
+
+    async def find_topic(self) -> None:
+        """Find the topic's partitions. Raises HttpRefusal."""
+        known = self._call.client.known_partitions(self._topic)
+        if known is None:
+            await self._ask_partitions()
+        else:
+            self._partitions = known
+
+    async def _ask_partitions(self) -> None:
+        self._partitions, self._is_current = len((await topic_of(self._call)).partitions), True
 
     async def reports(self, objects: Sequence[bytes]) -> list[object]:
         """Store the records of these objects. Return a report for each, in order."""
@@ -90,10 +106,12 @@ class _RecordProducer:
         try:
             record, stored = parse_record(text)
             timestamp = timestamp_ms(record, self._call.parts.clock.wall_ms())
+            choosing = partition_of(record.partition_id, stored.key, self._partitions, keyless)
+            partition = await in_turns(choosing, turns)
+            if partition >= self._partitions and not self._is_current:
+                await self._ask_partitions()
         except HttpRefusal as refusal:
             return refusal
-        choosing = partition_of(record.partition_id, stored.key, self._partitions, keyless)
-        partition = await in_turns(choosing, turns)
         if not 0 <= partition < self._partitions:
             return HttpRefusal(404, f"The topic has no partition {partition}.", 40402)
         return _PendingRecord(record, stored, partition, timestamp)
@@ -150,7 +168,8 @@ async def produce(call: HttpCall) -> web.StreamResponse:
     if call.request.headers.get("Content-Encoding", "identity") != "identity":
         raise HttpRefusal(415, "The body must not be compressed.")
     call.client.check_quota(ApiKey.PRODUCE)
-    producing = _RecordProducer(call, len((await topic_of(call)).partitions))
+    producing = _RecordProducer(call)
+    await producing.find_topic()
     stream = ResponseStream(call, JSON)
     try:
         await _store_body(call, producing, stream)

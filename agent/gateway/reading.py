@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import urlencode
 
 import msgspec
 from aiohttp import web
@@ -186,6 +187,7 @@ async def get_records(call: HttpCall) -> web.StreamResponse:
 
 async def _record_list(call: HttpCall, how: ReadOptions, part: PartitionRead) -> dict[str, object]:
     path = ("topics", call.name("topic_name"), "partitions", part.partition, "records")
+    query: dict[str, object] = dict(call.request.query)
     data, turns = [], Turns(SHOWN_TOGETHER)
     for record in shown(call, how, part):
         data.append(record)
@@ -195,7 +197,7 @@ async def _record_list(call: HttpCall, how: ReadOptions, part: PartitionRead) ->
         "kind": "KafkaRecordList",
         "metadata": {
             "self": call.url(*path),
-            "next": f"{call.url(*path)}?offset={part.found.next_offset}",
+            "next": f"{call.url(*path)}?{urlencode(query | {'offset': part.found.next_offset})}",
         },
         "next_offset": part.found.next_offset,
         "data": data,

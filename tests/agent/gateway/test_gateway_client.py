@@ -38,7 +38,13 @@ def test_a_request_whose_answer_is_late_holds_its_memory_until_it_is_made(is_can
         async def dispatch(*_: object) -> Reply:
             return reply
 
-        parts: Any = {"listener": "", "logins": None, "quotas": None, "dispatch_for": lambda _: dispatch}
+        parts: Any = {
+            "listener": "",
+            "logins": None,
+            "quotas": None,
+            "dispatch_for": lambda _: dispatch,
+            "partitions_of": None,
+        }
         context = GatewayContext(budget=budget, memory=AnswerMemory(1 << 20, clock), **parts)
         asking = asyncio.ensure_future(GatewayClient(context, ANYBODY, clock).ask(ProduceRequest()))
         await settle()
@@ -65,7 +71,13 @@ def test_long_requests_and_responses_leave_the_loop_to_others() -> None:
 
     async def scenario() -> None:
         clock = ManualClock()
-        parts: Any = {"listener": "", "logins": None, "quotas": None, "dispatch_for": lambda _: dispatch}
+        parts: Any = {
+            "listener": "",
+            "logins": None,
+            "quotas": None,
+            "dispatch_for": lambda _: dispatch,
+            "partitions_of": None,
+        }
         context = GatewayContext(budget=MemoryBudget(64 << 20), memory=AnswerMemory(64 << 20, clock), **parts)
         asking = GatewayClient(context, ANYBODY, clock).ask(request)
         assert await passes_of(asking) >= 20
@@ -84,7 +96,13 @@ def test_a_reader_that_leaves_while_its_records_are_decoded_gives_their_memory_b
 
     async def scenario() -> None:
         clock = ManualClock()
-        parts: Any = {"listener": "", "logins": None, "quotas": None, "dispatch_for": lambda _: dispatch}
+        parts: Any = {
+            "listener": "",
+            "logins": None,
+            "quotas": None,
+            "dispatch_for": lambda _: dispatch,
+            "partitions_of": None,
+        }
         context = GatewayContext(budget=MemoryBudget(64 << 20), memory=AnswerMemory(64 << 20, clock), **parts)
         holding = asyncio.ensure_future(GatewayClient(context, ANYBODY, clock).hold(FetchRequest()))
         for _ in range(5):

@@ -8,7 +8,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from sequencer.api.topics import CreateTopic
+import pytest
+
+from agent.catalog import Snapshot
+from sequencer.api.topics import CreatePartitions, CreateTopic
 from tests.agent.gateway.serving import Served, run_served
 from tests.support.patience import PATIENCE_SECONDS
 
@@ -77,6 +80,43 @@ def test_records_without_a_key_that_come_in_requests_of_their_own_go_to_all_part
         await there.wired.topic("t", partitions=3)
         reports = [report for _ in range(6) for report in await there.produce("t", {}, {})]
         assert [report["partition_id"] for report in reports] == [0, 0, 1, 1, 2, 2] * 2
+
+    run_served(scenario, tmp_path)
+
+
+def test_records_to_a_known_topic_are_stored_without_asking_for_its_metadata(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(there: Served) -> None:
+        topic = await there.wired.topic("t")
+        await there.produce("t", {"value": text("x")})
+        catalog, refreshes = there.wired.agent.catalog, 0
+        refresh = catalog.refresh
+
+        async def counted() -> Snapshot:
+            nonlocal refreshes
+            refreshes += 1
+            return await refresh()
+
+        monkeypatch.setattr(catalog, "refresh", counted)
+        [report] = await there.produce("t", {"value": text("y")})
+        assert (report["error_code"], report["offset"], refreshes) == (200, 1, 0)
+        await there.wired.sequencer.create_partitions(CreatePartitions(topic.topic_id, 2))
+        sent = [{"partition_id": 1}, {"partition_id": 2}, {"partition_id": 0}]
+        reports = await there.produce("t", *sent)
+        assert [each["error_code"] for each in reports] == [200, 40402, 200]
+        assert refreshes == 1, "once for each request at most"
+
+    run_served(scenario, tmp_path)
+
+
+def test_the_link_to_the_next_records_keeps_how_they_are_read(tmp_path: Path) -> None:
+    async def scenario(there: Served) -> None:
+        await there.wired.topic("t")
+        await there.produce("t", {"value": text("x")}, {"value": text("y")})
+        read = await there.get("/topics/t/partitions/0/records?offset=earliest&value_format=string&max_records=1")
+        then = await there.get(read["metadata"]["next"])
+        assert [each["value"] for each in then["data"]] == [text("y")]
 
     run_served(scenario, tmp_path)
 
