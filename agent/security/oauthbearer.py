@@ -244,7 +244,11 @@ class TokenCheck:
 
 
 def _decoded(token: str, keys: KeySet) -> dict[str, Any]:
-    return dict(jwt.decode(token, keys, algorithms=ALGORITHMS).claims)
+    """Return the claims of a token that one of the keys signed. Raises JoseError, ValueError."""
+    try:
+        return dict(jwt.decode(token, keys, algorithms=ALGORITHMS).claims)
+    except RecursionError:  # of its JSON; the header is read before the signature is checked
+        raise ValueError("nested too deep") from None
 
 
 class OAuthBearerExchange:

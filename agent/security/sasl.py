@@ -14,7 +14,7 @@ from typing import NoReturn, Protocol
 from msgspec.structs import replace
 from scramp import ScramException
 from scramp import ScramMechanism as Scramp
-from scramp.core import ScramServer
+from scramp.core import Gs2Header, ScramServer
 
 from agent.security.delegation_tokens import TokenLogins, is_token_id, user_of
 from agent.security.users import NAMES, Users
@@ -27,6 +27,7 @@ MAX_TOKEN_BYTES = 16 * 1024
 
 TOKEN_EXTENSION = ",tokenauth="
 """Follows the nonce in the first message of a client that has a delegation token."""
+OTHER_AUTHORIZATION_ID = "Client requested an authorization id that is different from username"
 
 
 class LoginFailed(Exception):
@@ -84,7 +85,7 @@ class PlainExchange:
             raise LoginFailed("Invalid SASL/PLAIN response")
         acts_as, user, password = parts
         if acts_as not in ("", user):
-            raise LoginFailed("Client requested an authorization id that is different from username", user)
+            raise LoginFailed(OTHER_AUTHORIZATION_ID, user)
         if not await self._users.check_password(self._prefix + user, password):
             raise LoginFailed("Invalid username or password", user)
         return Step(b"", Login(user))
@@ -136,9 +137,12 @@ class ScramExchange:
 
     async def _first(self, message: str) -> Step:
         message, extension = _without_extension(message)
+        message, header, acts_as = _without_authorization_id(message)
         self._begin(message, None)
         if not is_name(self._user):
             raise LoginFailed(self._failed, self._user)
+        if acts_as not in ("", self._user):
+            raise LoginFailed(OTHER_AUTHORIZATION_ID, self._user)
         if extension.lower() == f"{TOKEN_EXTENSION}true":
             stored = await self._token_credentials()
         else:
@@ -149,6 +153,8 @@ class ScramExchange:
         server.client_first_bare += (
             extension  # scramp knows no extension, but the proof covers the whole message
         )
+        if acts_as:
+            server.gs2_header = _SentHeader(header)
         self._server = server
         return Step(server.get_server_first().encode(), has_failed=self._login is None)
 
@@ -187,6 +193,27 @@ class ScramExchange:
         server = Scramp(NAMES[self._mechanism]).make_server(look_up)
         server.set_client_first(message)
         return server
+
+
+class _SentHeader(Gs2Header):
+    """The header of a first message with an authorization id, which scramp does not know. The client's last message
+    repeats it."""
+
+    def __init__(self, sent: str) -> None:
+        super().__init__("n", None)
+        self._sent = sent
+
+    def __bytes__(self) -> bytes:
+        return self._sent.encode()
+
+
+def _without_authorization_id(message: str) -> tuple[str, str, str]:
+    """Return a first message without its authorization id, then its header as sent, and the id ('' without one)."""
+    flag, _, rest = message.partition(",")
+    name, mark, bare = rest.partition(",")
+    if not name.startswith("a=") or not mark:
+        return message, "", ""
+    return f"{flag},,{bare}", f"{flag},{name},", name[len("a=") :].replace("=2C", ",").replace("=3D", "=")
 
 
 def _without_extension(message: str) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer
 from scramp import ScramClient
+from scramp.core import Gs2Header
 
 from sequencer.api.security import AlterScram, ScramMechanism, ScramName
 from tailrace.kafka import ApiKey, decode_response, encode_request
@@ -283,6 +284,41 @@ def test_a_client_of_before_kafka_1_logs_in_by_scram(tmp_path: Path) -> None:
         scram.set_server_first((await client.say(scram.get_client_first().encode())).decode())
         scram.set_server_final((await client.say(scram.get_client_final().encode())).decode())
         assert (await client.ask(ApiKey.METADATA, 1, MetadataRequest(topics=[]))).brokers
+
+    run_secured(scenario, tmp_path, "SASL_PLAINTEXT", **ROOT)
+
+
+class _HeaderFor(Gs2Header):
+    """A header with an authorization id (RFC 5801), as some SCRAM libraries send it."""
+
+    def __init__(self, acts_as: str) -> None:
+        super().__init__("n", None)
+        self._acts_as = acts_as
+
+    def __str__(self) -> str:
+        return f"n,a={self._acts_as},"
+
+
+@pytest.mark.parametrize("user", ["alice", "a,b=c"])
+def test_scram_lets_a_client_name_itself_as_the_authorization_id_and_nobody_else(
+    tmp_path: Path, user: str
+) -> None:
+    async def first_answer(secured: Secured, acts_as: str) -> tuple[_OldClient, ScramClient, bytes]:
+        client, scram = await _OldClient.connect(secured), ScramClient(["SCRAM-SHA-256"], user, PASSWORD)
+        scram.gs2_header = _HeaderFor(acts_as.replace("=", "=3D").replace(",", "=2C"))
+        await client.ask(ApiKey.SASL_HANDSHAKE, 0, SaslHandshakeRequest("SCRAM-SHA-256"))
+        return client, scram, await client.say(scram.get_client_first().encode())
+
+    async def scenario(secured: Secured) -> None:
+        await secured.add_user(user)
+        client, scram, answer = await first_answer(secured, user)
+        scram.set_server_first(answer.decode())
+        scram.set_server_final((await client.say(scram.get_client_final().encode())).decode())
+        assert (await client.ask(ApiKey.METADATA, 1, MetadataRequest(topics=[]))).brokers
+        with pytest.raises(asyncio.IncompleteReadError):
+            await first_answer(secured, "bob")
+        (line,) = secured.wired.told("a login failed")
+        assert (line["user"], "authorization id" in line["reason"]) == (user, True)
 
     run_secured(scenario, tmp_path, "SASL_PLAINTEXT", **ROOT)
 

@@ -16,7 +16,7 @@ from aiohttp import StreamReader, web
 from aiohttp.test_utils import TestServer
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
-from joserfc import jwt
+from joserfc import jws, jwt
 from joserfc.jwk import ECKey, KeySet
 
 from agent.security.oauthbearer import (
@@ -53,6 +53,19 @@ def token(key: ECKey = KEY, **changes: Any) -> str:
     }
     claims = {name: value for name, value in (claims | changes).items() if value is not None}
     return jwt.encode({"alg": "ES256", "kid": key.kid}, claims, key)
+
+
+def nested() -> str:
+    """JSON that is nested deeper than Python's parser goes."""
+    return '{"a":' + "[" * 10_000 + "]" * 10_000 + "}"
+
+
+def unsigned(header: str) -> str:
+    return ".".join(base64.urlsafe_b64encode(part.encode()).decode().rstrip("=") for part in (header, "{}", "x"))
+
+
+def signed(payload: str) -> str:
+    return jws.serialize_compact({"alg": "ES256", "kid": KEY.kid}, payload, KEY)
 
 
 def message(bearer: str) -> bytes:
@@ -176,6 +189,8 @@ def test_a_client_may_name_nobody_but_the_owner_of_its_token(tmp_path: Path) -> 
         message(token()[:-4] + "AAAA"),
         message(jwt.encode({"alg": "ES256", "kid": "one"}, {"sub": "alice"}, OTHER)),
         message("eyJhbGciOiJub25lIn0.eyJzdWIiOiJhbGljZSJ9."),
+        message(unsigned(nested())),
+        message(signed(nested())),
         message("no token"),
         b"n,,",
         b"",
