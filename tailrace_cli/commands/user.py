@@ -71,13 +71,17 @@ def add(
     """Create a user, or change a user's password."""
     from tailrace.kafka.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
 
-    upsertions = [_credentials(user, _password(password_file), mechanism) for mechanism in _NAMES]
+    password = _password(password_file)
+    upsertions = [_credentials(user, password, mechanism) for mechanism in _NAMES]
     _alter(bootstrap, user, AlterUserScramCredentialsRequest(upsertions=upsertions))
 
 
 @app.command()
 def remove(user: UserArgument, bootstrap: BootstrapFlag = None) -> None:
-    """Delete a user. Does not close the user's open connections."""
+    """Delete a user. Agents close the user's connections within seconds.
+
+    Connections that use a delegation token of the user stay open.
+    """
     from tailrace.kafka.messages.alter_user_scram_credentials import (
         AlterUserScramCredentialsRequest,
         ScramCredentialDeletion,

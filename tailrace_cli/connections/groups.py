@@ -221,7 +221,8 @@ async def move_group(
     if kind == SHARE:
         await _move_share_group(coordinator, group, offsets)
         return
-    ids = {topic.name: topic.topic_id for topic in await coordinator.topics(_topics_of(offsets))}
+    by_topic = _by_topic(offsets)
+    ids = {topic.name: topic.topic_id for topic in await coordinator.topics(list(by_topic))}
     request = OffsetCommitRequest(
         group_id=group,
         topics=[
@@ -230,10 +231,10 @@ async def move_group(
                 topic_id=ids[name],
                 partitions=[
                     OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
-                    for partition, offset in _of_topic(offsets, name)
+                    for partition, offset in moved
                 ],
             )
-            for name in _topics_of(offsets)
+            for name, moved in by_topic.items()
         ],
     )
     for topic in (await coordinator.ask(ApiKey.OFFSET_COMMIT, request)).topics:
@@ -246,10 +247,9 @@ async def _move_share_group(
 ) -> None:
     topics = [
         AlterShareOffsetsTopic(
-            name,
-            [AlterShareOffsetsPartition(partition, offset) for partition, offset in _of_topic(offsets, name)],
+            name, [AlterShareOffsetsPartition(partition, offset) for partition, offset in moved]
         )
-        for name in _topics_of(offsets)
+        for name, moved in _by_topic(offsets).items()
     ]
     request = AlterShareGroupOffsetsRequest(group, topics)
     answer = await coordinator.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, request)
@@ -259,12 +259,12 @@ async def _move_share_group(
             _check_moved(partition.error_code, partition.error_message, group)
 
 
-def _topics_of(offsets: Mapping[NamedPartition, int]) -> list[str]:
-    return sorted({topic for topic, _ in offsets})
-
-
-def _of_topic(offsets: Mapping[NamedPartition, int], name: str) -> Sequence[tuple[int, int]]:
-    return [(partition, offset) for (topic, partition), offset in sorted(offsets.items()) if topic == name]
+def _by_topic(offsets: Mapping[NamedPartition, int]) -> dict[str, list[tuple[int, int]]]:
+    """Return the partitions of each topic with their offsets, in order."""
+    by_topic: dict[str, list[tuple[int, int]]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        by_topic.setdefault(topic, []).append((partition, offset))
+    return by_topic
 
 
 def _check_moved(error_code: int, message: str | None, group: str) -> None:

@@ -38,17 +38,12 @@ async def list_offsets(
     )
     from tailrace_cli.connections.kafka_client import check
 
-    topics = [
-        ListOffsetsTopic(
-            name=name,
-            partitions=[
-                ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
-                for topic, partition in partitions
-                if topic == name
-            ],
+    by_topic: dict[str, list[ListOffsetsPartition]] = {}
+    for name, index in sorted(partitions):
+        by_topic.setdefault(name, []).append(
+            ListOffsetsPartition(partition_index=index, timestamp=timestamp)
         )
-        for name in sorted({topic for topic, _ in partitions})
-    ]
+    topics = [ListOffsetsTopic(name=name, partitions=asked) for name, asked in by_topic.items()]
     offsets: dict[NamedPartition, int] = {}
     answer = await client.ask(ApiKey.LIST_OFFSETS, ListOffsetsRequest(replica_id=-1, topics=topics))
     for topic in answer.topics:
