@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import html
 from collections.abc import Mapping, Sequence
+from heapq import nsmallest
 from typing import TYPE_CHECKING
 
 import structlog
@@ -29,7 +30,7 @@ log = structlog.get_logger("agent.http")
 
 SEQUENCER_PATIENCE_SECONDS = 2.0
 MAX_LAGS = 10_000
-"""The most lags shown as metrics; `tailrace group` lists all."""
+"""The most lags shown as metrics; `tailrace group describe` shows all."""
 
 
 class AgentPages:
@@ -141,7 +142,7 @@ class AgentPages:
                 ", ".join(f"{name}={value}" for name, value in sorted(entry.topic.configs.items()))
                 or _NOTHING,
             )
-            for _, entry in sorted(snapshot.by_name.items())
+            for entry in (snapshot.by_name[name] for name in nsmallest(MAX_SHOWN, snapshot.by_name))
         ]
         agents = [
             (
@@ -154,7 +155,7 @@ class AgentPages:
             for member in snapshot.ring.members
         ]
         tables = [
-            _table("Topics", ("name", "partitions", "configs"), topics),
+            _table("Topics", ("name", "partitions", "configs"), topics, count=len(snapshot.by_name)),
             _table("Agents", ("id", "address", "zone", "state", "version"), agents),
             self._cost_table(),
         ]
@@ -171,6 +172,7 @@ class AgentPages:
         async for page in lag_pages(self._sequencer):
             for lag in page:
                 lags[lag.group_id] = lags.get(lag.group_id, 0) + max(0, lag.high_watermark - lag.committed)
+        listed = await all_groups(self._sequencer)
         groups = [
             (
                 group.group_id,
@@ -178,7 +180,7 @@ class AgentPages:
                 str(group.owner) if group.owner >= 0 else _NOTHING,
                 lags.get(group.group_id, _NOTHING),
             )
-            for group in await all_groups(self._sequencer)
+            for group in listed[:MAX_SHOWN]
         ]
         statistics = await self._sequencer.statistics(Empty())
         statistics_rows = [
@@ -197,7 +199,7 @@ class AgentPages:
             ("open upload sessions", statistics.open_sessions),
         ]
         return [
-            _table("Groups", ("group", "state", "coordinator", "lag in records"), groups),
+            _table("Groups", ("group", "state", "coordinator", "lag in records"), groups, count=len(listed)),
             _table("Kept", ("what", "number"), statistics_rows),
         ]
 
@@ -229,13 +231,18 @@ def _page(cluster_id: str, tables: Sequence[str]) -> str:
     return f"{head}<body>{title}{''.join(tables)}</body></html>"
 
 
-def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str | int]]) -> str:
+def _table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str | int]], *, count: int | None = None
+) -> str:
+    """Return a table of the first MAX_SHOWN rows. `count`: how many rows there are, if not all are given."""
+    left = (len(rows) if count is None else count) - MAX_SHOWN
+    rows = rows[:MAX_SHOWN]
     if not rows:
         return f"<h2>{title}</h2><p>none</p>"
     numbers = [all(isinstance(row[column], int) for row in rows) for column in range(len(columns))]
     head = _row("th", columns, numbers)
-    body = "".join(_row("td", row, numbers) for row in rows[:MAX_SHOWN])
-    more = f"<p>and {len(rows) - MAX_SHOWN:,} more</p>" if len(rows) > MAX_SHOWN else ""
+    body = "".join(_row("td", row, numbers) for row in rows)
+    more = f"<p>and {left:,} more</p>" if left > 0 else ""
     return f"<h2>{title}</h2><table>{head}{body}</table>{more}"
 
 
