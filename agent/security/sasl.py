@@ -195,7 +195,7 @@ class ScramExchange:
         return server
 
 
-class _SentHeader(Gs2Header):
+class _SentHeader(Gs2Header):  # type: ignore[misc]
     """The header of a first message with an authorization id, which scramp does not know. The client's last message
     repeats it."""
 

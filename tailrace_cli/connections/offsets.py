@@ -40,9 +40,7 @@ async def list_offsets(
 
     by_topic: dict[str, list[ListOffsetsPartition]] = {}
     for name, index in sorted(partitions):
-        by_topic.setdefault(name, []).append(
-            ListOffsetsPartition(partition_index=index, timestamp=timestamp)
-        )
+        by_topic.setdefault(name, []).append(ListOffsetsPartition(partition_index=index, timestamp=timestamp))
     topics = [ListOffsetsTopic(name=name, partitions=asked) for name, asked in by_topic.items()]
     offsets: dict[NamedPartition, int] = {}
     answer = await client.ask(ApiKey.LIST_OFFSETS, ListOffsetsRequest(replica_id=-1, topics=topics))

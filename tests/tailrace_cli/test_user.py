@@ -14,7 +14,7 @@ def test_a_new_password_is_asked_for_once_and_is_the_same_in_all_mechanisms(
 ) -> None:
     typed = iter(["flights-2013", "another"])
     sent: list[AlterUserScramCredentialsRequest] = []
-    monkeypatch.setattr(user.typer, "prompt", lambda *_, **__: next(typed))
+    monkeypatch.setattr("typer.prompt", lambda *_, **__: next(typed))
 
     def keep(_bootstrap: str | None, _user: str, request: Any) -> None:
         sent.append(request)

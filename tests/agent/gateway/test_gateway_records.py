@@ -114,7 +114,9 @@ def test_the_link_to_the_next_records_keeps_how_they_are_read(tmp_path: Path) ->
     async def scenario(there: Served) -> None:
         await there.wired.topic("t")
         await there.produce("t", {"value": text("x")}, {"value": text("y")})
-        read = await there.get("/topics/t/partitions/0/records?offset=earliest&value_format=string&max_records=1")
+        read = await there.get(
+            "/topics/t/partitions/0/records?offset=earliest&value_format=string&max_records=1"
+        )
         then = await there.get(read["metadata"]["next"])
         assert [each["value"] for each in then["data"]] == [text("y")]
 

@@ -60,8 +60,10 @@ def nested() -> str:
     return '{"a":' + "[" * 10_000 + "]" * 10_000 + "}"
 
 
-def unsigned(header: str) -> str:
-    return ".".join(base64.urlsafe_b64encode(part.encode()).decode().rstrip("=") for part in (header, "{}", "x"))
+def with_header(header: str) -> str:
+    return ".".join(
+        base64.urlsafe_b64encode(part.encode()).decode().rstrip("=") for part in (header, "{}", "x")
+    )
 
 
 def signed(payload: str) -> str:
@@ -189,7 +191,7 @@ def test_a_client_may_name_nobody_but_the_owner_of_its_token(tmp_path: Path) -> 
         message(token()[:-4] + "AAAA"),
         message(jwt.encode({"alg": "ES256", "kid": "one"}, {"sub": "alice"}, OTHER)),
         message("eyJhbGciOiJub25lIn0.eyJzdWIiOiJhbGljZSJ9."),
-        message(unsigned(nested())),
+        message(with_header(nested())),
         message(signed(nested())),
         message("no token"),
         b"n,,",
