@@ -163,9 +163,7 @@ def test_a_swap_over_many_partitions_reads_their_runs_with_few_statements() -> N
     async def scenario() -> None:
         async with a_backlog(partitions=60, runs=3) as backlog:
             page = await backlog.page(180, 3)
-            page = [
-                msgspec.structs.replace(each, runs=each.runs[: 1 + each.partition % 3]) for each in page
-            ]
+            page = [msgspec.structs.replace(each, runs=each.runs[: 1 + each.partition % 3]) for each in page]
             backlog.store.statements = backlog.store.runs_read = 0
             await backlog.swap_all(page)
             assert len(page) == 60
