@@ -72,6 +72,7 @@ def share_records(draft: Draft, request: ShareRequest, settings: SequencerSettin
     is_member = group is not None and group.type == SHARE_GROUP and request.member_id in group.members
     configs = draft.get(ClientConfigRow, int(ConfigScope.GROUP), request.group_id)
     has_dead_letters = configs is not None and bool(configs.configs.get(DEAD_LETTER_TOPIC))
+    room = _Room(draft, settings)
     outcomes: list[ShareOutcome] = []
     for work in request.partitions:
         partition = draft.live_partition(work.topic_id, work.partition)
@@ -80,7 +81,7 @@ def share_records(draft: Draft, request: ShareRequest, settings: SequencerSettin
             continue
         row = draft.get(ShareRow, request.group_id, work.topic_id, work.partition)
         yield 1 + (edges_of(work) + (0 if row is None else len(row.spans))) // SPANS_AS_A_STEP
-        is_full = draft.count(ShareRow) >= settings.max_share_partitions
+        is_full = row is None and room.is_full
         if row is None and (is_full or not is_member):
             error = ShareError.LIMIT_REACHED if is_full else ShareError.NONE
             outcomes.append(ShareOutcome(ShareError.INVALID_RECORD_STATE if work.acknowledged else error))
@@ -98,8 +99,27 @@ def share_records(draft: Draft, request: ShareRequest, settings: SequencerSettin
         if changed is not row:
             draft.put(changed)
             draft.visible_change()
+            room.taken += row is None
         outcomes.append(outcome)
     return ShareAnswer(outcomes)
+
+
+class _Room:
+    """The room for more rows during one request. The rows are counted at most once, because that takes as long as the
+    group of requests has changed rows."""
+
+    def __init__(self, draft: Draft, settings: SequencerSettings) -> None:
+        self._draft = draft
+        self._most = settings.max_share_partitions
+        self._before: int | None = None
+        self.taken = 0
+        """Rows that this request has added."""
+
+    @property
+    def is_full(self) -> bool:
+        if self._before is None:
+            self._before = self._draft.count(ShareRow) - self.taken
+        return self._before + self.taken >= self._most
 
 
 def _check(request: ShareRequest) -> None:
@@ -294,6 +314,7 @@ def alter_share_offsets(
         raise UnknownGroup(f"there is no share group {request.group_id!r}")
     if group.members:
         raise GroupNotEmpty(f"group {group.group_id!r} has {len(group.members)} members; stop them first")
+    room = _Room(draft, settings)
     errors: list[PartitionError] = []
     for asked in request.offsets:
         yield 1
@@ -305,12 +326,15 @@ def alter_share_offsets(
         errors.append(PartitionError.NONE)
         if asked.start_offset >= 0:
             start = min(max(asked.start_offset, partition.log_start_offset), partition.end_offset)
-            if draft.get(ShareRow, *key) is None and draft.count(ShareRow) >= settings.max_share_partitions:
+            is_new = draft.get(ShareRow, *key) is None
+            if is_new and room.is_full:
                 raise LimitReached(f"max_share_partitions is {settings.max_share_partitions}")
             draft.put(ShareRow(*key, start, [], [], [], draft.now_ms))
             draft.visible_change()
+            room.taken += is_new
         elif draft.get(ShareRow, *key) is not None:
             draft.delete(ShareRow, *key)
             draft.visible_change()
+            room.taken -= 1
     draft.put(replace_row(group, updated_ms=draft.now_ms))  # its retention starts again
     return OffsetErrors(draft.counter(COMMIT_NUMBER), errors)

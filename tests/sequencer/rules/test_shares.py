@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from sequencer.api.errors import GroupNotEmpty, InvalidRequest
+from sequencer.api.errors import GroupNotEmpty, InvalidRequest, LimitReached
 from sequencer.api.groups import SHARE_GROUP
 from sequencer.api.share_groups import (
     Acknowledged,
@@ -26,7 +26,7 @@ from sequencer.api.share_groups import (
 from sequencer.bounds import MAX_EDGES
 from sequencer.rules import shares
 from sequencer.settings import SequencerSettings
-from sequencer.store.rows import GroupRow, LogEpoch, PartitionRow, ShareRow, TopicRow
+from sequencer.store.rows import GroupRow, LogEpoch, PartitionRow, Row, ShareRow, TopicRow
 from sequencer.store.state import Draft, HotState
 from tailrace.turns import at_once
 
@@ -145,6 +145,59 @@ def test_a_partition_too_many_is_refused_and_the_others_are_served() -> None:
 
     assert [each.error for each in answer.partitions] == [ShareError.LIMIT_REACHED, ShareError.NONE]
     assert answer.partitions[1].acquired == [AcquiredRecords(10, 11, 1)]
+
+
+class CountedDraft(Draft):
+    """Knows how often its rows were counted, which takes as long as there are changed rows."""
+
+    counts = 0
+
+    def count(self, kind: type[Row]) -> int:
+        self.counts += 1
+        return super().count(kind)
+
+
+def a_wide_draft(known: Sequence[int], members: Sequence[str]) -> CountedDraft:
+    """Thirty partitions, of which the group has read some."""
+    narrow = draft(members)
+    state = narrow.durable
+    for number in range(30):
+        narrow.put(PartitionRow(TOPIC, number, 0, 100, 0, [LogEpoch(0, 0)]))
+    for number in known:
+        narrow.put(ShareRow("g", TOPIC, number, 10, [], [], [], 0))
+    state.apply(narrow.changes)
+    return CountedDraft(state, 1_000)
+
+
+@pytest.mark.parametrize(("known", "counts"), [(range(30), 0), (range(10), 1)])
+def test_rows_are_counted_once_for_a_request_and_never_if_it_adds_none(
+    known: Sequence[int], counts: int
+) -> None:
+    rows = a_wide_draft(known, ["a"])
+    works = [ShareWork(TOPIC, number, acquire=AcquireSpan(0, 90, 5)) for number in range(30)]
+    settings = SequencerSettings(max_share_partitions=25)
+
+    answer = at_once(shares.share_records(rows, ShareRequest("g", "a", LIMITS, works), settings))
+
+    refused = [number for number, each in enumerate(answer.partitions) if each.error]
+    assert refused == ([] if counts == 0 else list(range(25, 30)))
+    assert rows.counts == counts
+
+
+def test_rows_are_counted_once_when_offsets_are_altered() -> None:
+    rows = a_wide_draft(range(5), [])
+    altered = [ShareOffset(TOPIC, number, -1) for number in range(5)]
+    altered += [ShareOffset(TOPIC, number, 50) for number in range(5, 30)]
+    request = AlterShareOffsets("g", altered)
+
+    with pytest.raises(LimitReached):
+        at_once(
+            shares.alter_share_offsets(rows.savepoint(), request, SequencerSettings(max_share_partitions=24))
+        )
+    settings = SequencerSettings(max_share_partitions=25)
+    assert len(at_once(shares.alter_share_offsets(rows, request, settings)).errors) == 30
+
+    assert rows.counts == 1
 
 
 def test_offsets_are_altered_within_the_log_and_only_without_members() -> None:
