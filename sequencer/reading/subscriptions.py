@@ -41,6 +41,9 @@ OVER_S = 600.0
 MAX_START_BYTES = 1 << 16
 """Limit of the first runs of a window, in encoded bytes."""
 MAX_START_RUNS = 256
+START_SHARE = 0.5
+"""The part of a subscriber's queue up to which windows begin with runs. Otherwise a subscriber of many partitions with
+open transactions would exceed its limit each time it begins, and begin again for ever."""
 UNWATCHED_AT_ONCE = MAX_PAGE
 """Partitions of dropped subscribers that one call or commit unwatches: as many as a call may add."""
 CHANGE_AS_QUEUED = 10
@@ -251,7 +254,11 @@ class Subscriptions:
         subscriber.partitions[partition] = None
         self._watching.setdefault(partition, {})[subscriber] = self._shown
         self._count += 1
-        return self._bounds_of(row, self._unstable_runs(row), is_start=True)
+        runs = self._unstable_runs(row)
+        change = self._bounds_of(row, runs, is_start=True)
+        if runs and subscriber.size + _size_of(change) > settings.max_subscriber_bytes * START_SHARE:
+            change = self._bounds_of(row, [], is_start=True)
+        return change
 
     def _unstable_runs(self, row: PartitionRow) -> list[Run]:
         """Return the runs from the last stable offset on, if they are in memory: read_committed consumers are there."""

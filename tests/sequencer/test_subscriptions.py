@@ -377,6 +377,32 @@ def test_an_aborted_transaction_is_reported_with_its_marker() -> None:
     run(memory, scenario)
 
 
+def test_partitions_with_open_transactions_do_not_exceed_the_limit_of_a_subscriber_that_begins() -> None:
+    """It would begin again, with the same partitions, and never get their windows."""
+
+    async def scenario(bench: Bench) -> None:
+        bench.topic = await bench.sequencer.create_topic(CreateTopic("wide", 8, {}))
+        granted = await bench.sequencer.init_producer(InitProducer(-1, -1, "tx", 60_000))
+        producer = (granted.producer_id, granted.producer_epoch)
+        for partition in range(8):
+            for number in range(10):
+                records = BatchCoordinates(100, 1, T0, T0, *producer, number, TRANSACTIONAL_FLAG)
+                await bench.commit(records, partition=partition, transactions=[-1])
+        watcher = Watcher(bench)
+        first = await watcher.call(*range(8))
+        assert not first.is_reset
+        starts = [(change.is_start, len(change.runs)) for change in first.changes]
+        assert starts == [(True, 10)] * 2 + [(True, 0)] * 6
+        await bench.commit(
+            BatchCoordinates(100, 1, T0, T0, *producer, 10, TRANSACTIONAL_FLAG),
+            partition=7,
+            transactions=[-1],
+        )
+        assert [spans(each) for each in (await watcher.call()).changes] == [(7, 11, [(10, 11)])]
+
+    run(memory, scenario, SequencerSettings(max_subscriber_bytes=16_000))
+
+
 def test_limits_are_kept() -> None:
     async def scenario(bench: Bench) -> None:
         watcher = Watcher(bench)
