@@ -122,6 +122,9 @@ def dirty_bytes(runs: Sequence[Run], clean_end: int) -> int:
 def is_due(dirty: Sequence[Run], point: CleanPoint, settings: TopicSettings, now_ms: int) -> bool:
     """Whether a pass is due: the dirty part of the log is large or old enough.
 
+    A run may be a merge, which has the age of its newest record. So dirty records also count as old when the last pass
+    is: it covered those that were old then. (A partition without a pass is due by its dirty share.)
+
     Args:
         dirty: the cleanable runs that end above the clean end.
     """
@@ -129,6 +132,8 @@ def is_due(dirty: Sequence[Run], point: CleanPoint, settings: TopicSettings, now
     if not size:
         return False
     oldest_ms = min(_age_begins_ms(run) for run in dirty if run.kind is ObjectKind.PARQUET)
+    if point.cleaned_ms:
+        oldest_ms = min(oldest_ms, point.cleaned_ms)
     if now_ms - oldest_ms >= settings.max_compaction_lag_ms:
         return True
     return size >= settings.min_cleanable_dirty_ratio * (size + point.clean_bytes)

@@ -46,6 +46,7 @@ from tests.support.compaction import T0, Log, compacted_here
 
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "delete.retention.ms": "5000"}
 SECRET = bytes(range(16))
+DAY_MS = 86_400_000
 
 Written = tuple[bytes | None, bytes | None]
 
@@ -236,6 +237,31 @@ def test_a_partition_is_due_by_its_dirty_share_or_by_its_oldest_dirty_record() -
     timeless = [parquet_run(10, 20, max_timestamp=-1)]  # its age is that of its commit
     assert not is_due(timeless, point(10, 101), old, T0 + 59)
     assert is_due(timeless, point(10, 101), old, T0 + 60)
+
+
+def test_a_merge_makes_no_dirty_record_younger() -> None:
+    """The runs of a topic with little traffic are merged every few days, and a merge has the age of its newest record."""
+
+    async def scenario() -> None:
+        lag_days = 4
+        configs = {"min.cleanable.dirty.ratio": "0.99", "max.compaction.lag.ms": str(lag_days * DAY_MS)}
+        async with opened() as (log, clock):
+            await log.topic("t", 1, COMPACTED | configs)
+            many = [(b"k%d" % number, b"v" * 1_000) for number in range(100)]
+            await log.produce(("t", 0, batch(*many, at=clock.wall_ms())))
+            assert (await compacted(log)).keyed.passes == 1
+            oldest_dirty_ms = 0
+            for _ in range(32):
+                clock.advance(DAY_MS / 1000)
+                oldest_dirty_ms = oldest_dirty_ms or clock.wall_ms()
+                await log.produce(("t", 0, batch((b"k0", b"new"), at=clock.wall_ms())))
+                summary = await compacted(log)
+                if summary.keyed.passes:
+                    oldest_dirty_ms = 0
+                assert not oldest_dirty_ms or clock.wall_ms() - oldest_dirty_ms < lag_days * DAY_MS
+            assert table_of(await log.consumed("t")) == dict(many) | {b"k0": b"new"}
+
+    asyncio.run(scenario())
 
 
 def test_a_pass_takes_no_more_dirty_offsets_than_an_index_may_have() -> None:
