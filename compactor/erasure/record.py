@@ -6,8 +6,8 @@ They have a hash of each key, not the key. Anyone who knows a key can check that
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Iterable
 from uuid import UUID
 
 import msgspec
@@ -15,7 +15,8 @@ import msgspec
 from tailrace.object_store.api import ObjectStore
 
 MAX_RECORDS = 100
-"""The most erasures that are listed, the newest ones."""
+"""The most erasures of a topic that are listed, the newest ones."""
+READ_AT_ONCE = 16
 
 
 class ErasureRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,17 +49,18 @@ async def write_record(store: ObjectStore, cluster_id: str, record: ErasureRecor
 async def read_records(store: ObjectStore, cluster_id: str, topic: str) -> list[ErasureRecord]:
     """Return the topic's newest erasures, oldest first. Raises StoreError, msgspec.ValidationError."""
     keys = [info.key async for info in store.list(_prefix(cluster_id))]
-    records: dict[UUID, ErasureRecord] = {}
-    for key in _newest(keys):
-        record = msgspec.json.decode(await store.get(key), type=ErasureRecord)
-        if record.topic == topic and (record.ended_ms or record.erasure_id not in records):
-            records[record.erasure_id] = record
-    return sorted(records.values(), key=lambda record: record.begun_ms)
+    # The record of the end has all that the record of the start has, and its key sorts after it.
+    last_keys = {key.rpartition("-")[0]: key for key in sorted(keys)}
+    newest_first = list(reversed(last_keys.values()))
+    records: list[ErasureRecord] = []
+    for first in range(0, len(newest_first), READ_AT_ONCE):
+        part = await asyncio.gather(*map(store.get, newest_first[first : first + READ_AT_ONCE]))
+        decoded = [msgspec.json.decode(data, type=ErasureRecord) for data in part]
+        records += [record for record in decoded if record.topic == topic]
+        if len(records) >= MAX_RECORDS:
+            break
+    return sorted(records[:MAX_RECORDS], key=lambda record: record.begun_ms)
 
 
 def _prefix(cluster_id: str) -> str:
     return f"{cluster_id}/erasures/"
-
-
-def _newest(keys: Iterable[str]) -> list[str]:
-    return sorted(keys)[-2 * MAX_RECORDS :]

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +25,13 @@ from compactor.erasure.erase import (
     find_keys,
     together,
 )
-from compactor.erasure.record import hash_key, read_records
+from compactor.erasure.record import (
+    MAX_RECORDS,
+    ErasureRecord,
+    hash_key,
+    read_records,
+    write_record,
+)
 from compactor.erasure.rewrite import RewriteContext, rewrite_without
 from compactor.erasure.search import FileHits, SearchKeys
 from compactor.rewrite import RewriteFailed
@@ -362,6 +369,32 @@ def test_the_log_of_an_erasure_is_in_the_store_without_the_key() -> None:
             keys = [info.key async for info in log.store.list("") if "/erasures/" in info.key]
             assert len(keys) == 2
             assert not [key for key in keys if b"mine" in await log.store.get(key)]
+
+    asyncio.run(scenario())
+
+
+def test_a_topics_erasures_are_listed_however_many_other_topics_have() -> None:
+    async def scenario() -> None:
+        store = MemoryStore(ManualClock())
+        topics = ["mine", *["other"] * (MAX_RECORDS + 1), "mine"]
+        for number, topic in enumerate(topics):
+            begun = ErasureRecord(
+                erasure_id=UUID(int=number),
+                topic=topic,
+                topic_id=UUID(int=1),
+                key_hashes=[],
+                by="",
+                reason="",
+                begun_ms=number + 1,
+            )
+            for ended_ms in (0, number + 2) if number else (0,):
+                await write_record(store, "c", msgspec.structs.replace(begun, ended_ms=ended_ms))
+        listed = await read_records(store, "c", "mine")
+        assert [(record.begun_ms, record.ended_ms) for record in listed] == [
+            (1, 0),
+            (MAX_RECORDS + 3, MAX_RECORDS + 4),
+        ]
+        assert len(await read_records(store, "c", "other")) == MAX_RECORDS
 
     asyncio.run(scenario())
 
