@@ -80,6 +80,9 @@ CLUSTER_ID = "tailrace.cluster-id"
 IS_QUARANTINE = "tailrace.is-quarantine"
 COLUMNS = "tailrace.columns"
 REPLAYS = "tailrace.replays"
+GC_ENABLED = "gc.enabled"
+"""Iceberg's setting that lets an engine delete data files: when it purges a table, expires snapshots or looks for
+orphan files. Our data files are the log, so no engine may."""
 SEARCHED_MS = "tailrace.searched-ms"
 POSTGRES_LIMITS = {
     "connect_timeout": "30",
@@ -234,11 +237,15 @@ class IcebergTables:
             (self._namespace, name),
             schema=LOG_SCHEMA,
             location=object_url(self._store_url, f"{self._cluster_id}/tables/{wanted.folder}"),
-            properties={**_PROPERTIES, TOPIC_ID: str(wanted.topic_id), **self._owned(wanted)},
+            properties={**_PROPERTIES, TOPIC_ID: str(wanted.topic_id), **self._own_properties(wanted)},
         )
 
-    def _owned(self, wanted: _TableName) -> dict[str, str]:
-        return {CLUSTER_ID: self._cluster_id, IS_QUARANTINE: str(wanted.is_quarantine).lower()}
+    def _own_properties(self, wanted: _TableName) -> dict[str, str]:
+        return {
+            CLUSTER_ID: self._cluster_id,
+            IS_QUARANTINE: str(wanted.is_quarantine).lower(),
+            GC_ENABLED: "false",
+        }
 
     def _check_cluster(self, name: str, table: Table, of_cluster: str | None) -> None:
         """Raise TableConflict if the table is not this cluster's. In older tables, only the location tells."""
@@ -251,11 +258,12 @@ class IcebergTables:
             )
 
     def _complete(self, table: Table, wanted: _TableName) -> Table:
-        """Set the table's owner, and a name mapping so that readers find columns by name: our files have no field ids.
+        """Set properties that a new or older table lacks: its owner, that no engine may delete its files, and a name
+        mapping, so that readers find columns by name: our files have no field ids.
 
         The mapping needs the field ids, which are known only after the table is created.
         """
-        properties = self._owned(wanted)
+        properties = self._own_properties(wanted)
         if TableProperties.DEFAULT_NAME_MAPPING not in table.properties:
             mapping = table.schema().name_mapping.model_dump_json()
             properties[TableProperties.DEFAULT_NAME_MAPPING] = mapping
@@ -318,20 +326,27 @@ class IcebergTable:
         self._table = table
 
     def named(self) -> dict[str, str | None]:
-        """See TopicTable."""
+        """See TopicTable. Deletes of another program are listed like data files, so that a comparison removes them."""
         names: dict[str, str | None] = {}
         for entry in _entries_of(self._table, self._table.current_snapshot()):
             file = entry.data_file
-            if file.content == DataFileContent.DATA:
+            name = file.file_path.rpartition("/")[2].removesuffix(".parquet")
+            if file.content == DataFileContent.DATA or file.file_path != self._deletes_path(name):
                 names.setdefault(file.file_path, None)
             else:
-                names[_target_of(file)] = file.file_path.rpartition("/")[2].removesuffix(".parquet")
+                names[_target_of(file)] = name
         return names
 
     def snapshots(self) -> list[TableSnapshot]:
         """See TopicTable. For a snapshot of another program, `listed_ms` is the snapshot's own timestamp."""
-        ordered = sorted(self._table.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
-        return [TableSnapshot(snapshot.snapshot_id, _listed_ms(snapshot)) for snapshot in ordered]
+        metadata = self._table.metadata
+        referenced = {reference.snapshot_id for reference in metadata.refs.values()}
+        return [
+            TableSnapshot(
+                snapshot.snapshot_id, _listed_ms(snapshot), has_reference=snapshot.snapshot_id in referenced
+            )
+            for snapshot in sorted(metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
+        ]
 
     def columns(self) -> str | None:
         """See TopicTable."""

@@ -90,19 +90,25 @@ def change_of(named: Mapping[str, str | None], wanted: Mapping[str, str | None])
 
 
 class TableSnapshot(NamedTuple):
-    """A snapshot of a table. `listed_ms`: the database's time before its files were listed."""
+    """A snapshot of a table. `listed_ms`: the database's time before its files were listed. `has_reference`: a tag or
+    branch refers to it."""
 
     snapshot_id: int
     listed_ms: int
+    has_reference: bool = False
 
 
 def expired(snapshots: Sequence[TableSnapshot], now_ms: int, life_ms: int) -> list[TableSnapshot]:
-    """Return the snapshots whose life is over. A snapshot's life begins when the next one replaces it.
+    """Return the snapshots whose life is over. A snapshot's life begins when the next one replaces it. A tag or branch
+    keeps its snapshot.
 
     `snapshots` has the oldest first.
     """
-    pairs = itertools.pairwise(snapshots)
-    return [snapshot for snapshot, following in pairs if following.listed_ms + life_ms <= now_ms]
+    return [
+        snapshot
+        for snapshot, following in itertools.pairwise(snapshots)
+        if following.listed_ms + life_ms <= now_ms and not snapshot.has_reference
+    ]
 
 
 def is_stale(snapshots: Sequence[TableSnapshot], now_ms: int, life_ms: int) -> bool:

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 import structlog
 from pyiceberg.expressions import And, GreaterThanOrEqual, LessThan
+from pyiceberg.manifest import DataFileContent
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField, StringType
@@ -29,7 +30,7 @@ from pyiceberg.utils.config import Config
 
 from compactor.columns.derive import ValueFormat
 from compactor.tables import iceberg as iceberg_module
-from compactor.tables.iceberg import IcebergTables, file_statistics, open_catalog
+from compactor.tables.iceberg import IcebergTables, _data_file, _Exchange, file_statistics, open_catalog
 from compactor.tables.sync import DesiredTable, SyncResult, TableSync
 from compactor.tables.table import CatalogSilent, CatalogUnavailable, TableConflict
 from sequencer.api.compaction import TablePinsRequest
@@ -174,7 +175,11 @@ def test_the_table_follows_swaps_deletes_and_the_topics_end(tmp_path: Path) -> N
 
 
 def _path_of(task: Any) -> Path:
-    return Path(unquote(urlsplit(task.file.file_path).path))
+    return _at(task.file.file_path)
+
+
+def _at(url: str) -> Path:
+    return Path(unquote(urlsplit(url).path))
 
 
 def test_a_pinned_snapshot_is_read_after_a_merge_has_replaced_its_files_until_it_expires(
@@ -495,6 +500,76 @@ def test_a_compactor_that_dies_while_it_makes_a_table_leaves_one_that_can_be_rea
                     await world.sync()
             await world.sync()
             assert world.rows() == expected((0, 0, 5))
+
+    asyncio.run(scenario())
+
+
+def test_a_snapshot_with_a_tag_or_branch_stays_and_the_others_expire(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, 1) as world:
+            named: list[int] = []
+            for number in range(4):
+                await world.log.produce(("a", 0, batch_of([b"v"])))
+                await compacted_here(world.log, merges=True)
+                await world.sync()
+                named.append(world.table().metadata.current_snapshot_id)
+                if number < 2:
+                    manage = world.table().manage_snapshots()
+                    create = manage.create_branch if number else manage.create_tag
+                    create(named[number], "kept" if number else "v1").commit()
+            world.clock.advance(LIFE_MS / 1000)
+            assert (await world.sync()).expired == 1
+            left = [snapshot.snapshot_id for snapshot in world.table().metadata.snapshots]
+            assert sorted(left[:3]) == sorted([*named[:2], named[3]])
+            world.clock.advance(60)
+            await world.log.sequencer.apply_retention(Empty())
+            await collect(world.log.sequencer, world.log.store, world.clock, pause_s=0)
+            assert world.rows(snapshot_id=named[0]) == [(0, 0)]
+            assert world.rows() == expected((0, 0, 4))
+
+            manage = world.table().manage_snapshots()
+            manage.remove_tag("v1").remove_branch("kept").commit()
+            assert (await world.sync()).expired == 2
+
+    asyncio.run(scenario())
+
+
+def test_no_other_program_may_delete_the_logs_objects(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, 1) as world:
+            await world.sync()
+            assert world.table().properties["gc.enabled"] == "false"
+            with world.table().transaction() as transaction:  # as an older version made it
+                transaction.remove_properties("gc.enabled")
+            await world.sync()
+            assert world.table().properties["gc.enabled"] == "false"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("kind", [DataFileContent.POSITION_DELETES, DataFileContent.EQUALITY_DELETES])
+def test_deletes_of_other_programs_are_removed(tmp_path: Path, kind: DataFileContent) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, 1) as world:
+            await world.log.produce(("a", 0, batch_of([b"v"] * 3)))
+            await compacted_here(world.log)
+            await world.sync()
+            (file,) = world.table().scan().plan_files()
+            path = f"{world.table().location()}/data/00000-deletes.parquet"
+            position = pa.table({"file_path": [file.file.file_path], "pos": pa.array([1], pa.int64())})
+            _at(path).parent.mkdir()
+            pq.write_table(position, _at(path))
+            deletes = _data_file(
+                world.table().metadata, content=kind, file_path=path,
+                file_size_in_bytes=_at(path).stat().st_size, record_count=1,
+            )  # fmt: skip
+            with world.table().transaction() as transaction:
+                _Exchange(transaction, [deletes], [], {}).commit()
+            if kind is DataFileContent.POSITION_DELETES:
+                assert world.rows() == [(0, 0), (0, 2)]
+            assert (await world.sync()).change.removed == {path}
+            assert world.rows() == expected((0, 0, 3))
+            assert not (await world.sync()).change
 
     asyncio.run(scenario())
 
