@@ -240,7 +240,7 @@ def test_a_partition_is_due_by_its_dirty_share_or_by_its_oldest_dirty_record() -
 
 
 def test_a_merge_makes_no_dirty_record_younger() -> None:
-    """The runs of a topic with little traffic are merged every few days, and a merge has the age of its newest record."""
+    """A merge has the age of its newest record, and the runs of a thin topic are merged every few days."""
 
     async def scenario() -> None:
         lag_days = 4
