@@ -487,7 +487,10 @@ class Dispatcher:
                 "closed a connection: its batch was refused, and it wants no answers (acks=0)",
                 peer=call.context.client_host, client_id=call.header.client_id, error=str(error),
             )  # fmt: skip
-            return
+        else:
+            self._failed_unexpectedly(call, error)
+
+    def _failed_unexpectedly(self, call: _Call, error: Exception) -> None:
         header, api = call.header, call.spec.key.name
         self._services.telemetry.request_failures.labels(api).inc()
         log.error(

@@ -138,7 +138,7 @@ class Windows:
         watched = self._watched.get(partition)
         if watched is None:
             return None
-        answer = self._find(watched, partition, offset, max_bytes, now)
+        answer = self._find(watched, partition, offset, max_bytes=max_bytes, now=now)
         if answer is not None and is_last and answer[0].high_watermark < watched.stored_end:
             return None
         return answer

@@ -81,4 +81,4 @@ class Audit:
 
 def changed(**fields: Any) -> None:
     """Note a change that was made, such as a new ACL or a deleted topic."""
-    log.warning("changed", **fields)
+    log.info("changed", **fields)

@@ -20,6 +20,7 @@ from tailrace.kafka import (
     parse_request_header,
 )
 from tailrace.kafka.apis import APIS
+from tailrace.turns import at_once
 from tests.fuzz.target import Target
 from tests.tailrace.kafka.message_samples import declared, sample
 
@@ -83,7 +84,7 @@ def check_response(data: bytes) -> bool:
 def check_subscription(data: bytes) -> bool:
     """A consumer's metadata in JoinGroup, which the coordinator decodes."""
     try:
-        read_subscription(data)
+        at_once(read_subscription(data))
     except MalformedRequest:
         return False
     return True

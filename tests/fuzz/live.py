@@ -47,7 +47,7 @@ class _Telling(Dispatcher):
 
     failure: Exception | None = None
 
-    def _failed(self, call: _Call, error: Exception) -> None:
+    def _failed_unexpectedly(self, call: _Call, error: Exception) -> None:
         self.failure = error
 
 

@@ -99,5 +99,5 @@ def test_the_kernel_counts_what_a_thread_waits_for_a_processor() -> None:
 
 def test_a_stack_is_reported_in_one_line_innermost_first() -> None:
     told = loop_watch.where_is(sys._getframe())
-    assert told.startswith("tailrace_cli/test_loop_watch.py:") and "test_a_stack_is_told" in told
+    assert told.startswith("tailrace_cli/test_loop_watch.py:") and "test_a_stack_is_reported" in told
     assert loop_watch.where_is(None) == ""

@@ -26,7 +26,7 @@ def context(clock: ManualClock, login: Login) -> ListenerContext:
     async def answer(token: bytes) -> Step:
         return Step(b"", login)
 
-    def nothing(*_: object) -> None:
+    def nothing(*_: object, **__: object) -> None:
         return None
 
     parts: dict[str, Any] = {
