@@ -11,7 +11,7 @@ import asyncio
 import functools
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from copy import copy
 from itertools import chain
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -56,6 +56,9 @@ WRITTEN_AT_ONCE = 1_000
 LOAD_PAGE_SECONDS = 10.0
 LOAD_IDLE_SECONDS = 60.0
 """For a load: its transaction is idle while the caller works on a page."""
+
+_NO_TIME_LIMIT = 1e6
+"""For one statement, in seconds; None would mean the connection's limit."""
 
 T = TypeVar("T")
 _Part: TypeAlias = tuple[TableStatements, Sequence[T]]
@@ -239,7 +242,7 @@ class PostgresDatabase:
         return runs
 
     async def write(self, changes: Changes, committer_epoch: int) -> None:
-        async with self._connection() as connection, connection.transaction():
+        async with self._connection() as connection, _transaction(connection):
             current_epoch, number = await connection.fetchrow(_FENCE) or (None, None)
             if current_epoch != committer_epoch:
                 raise LeaseLost(
@@ -345,6 +348,39 @@ class PostgresDatabase:
 async def _as_it_is(connection: Any) -> None:
     """Skip asyncpg's reset, which would cost a round trip after each statement: nothing here outlasts its transaction.
     asyncpg still rolls back an open transaction."""
+
+
+@asynccontextmanager
+async def _transaction(connection: Any) -> AsyncIterator[None]:
+    """A transaction that writes. asyncpg's own would cancel a COMMIT that takes long: see `_commit`."""
+    await connection.execute("begin")
+    try:
+        yield
+    except BaseException:
+        with suppress(*_AWAY):  # then the connection is dropped, which rolls the transaction back
+            await connection.execute("rollback")
+        raise
+    await _commit(connection)
+
+
+async def _commit(connection: Any) -> None:
+    """Commit, or drop the connection if that takes too long or the caller is cancelled; the transaction may be stored
+    nevertheless.
+
+    The COMMIT is never cancelled. It may wait for a synchronous standby. If it is cancelled then, the server shows the
+    transaction although the standby does not have it, so that a fail-over would lose what was read and answered. If its
+    client is gone, the server goes on waiting and keeps the locks, so nothing is loaded meanwhile.
+    """
+    committing = asyncio.ensure_future(connection.execute("commit", timeout=_NO_TIME_LIMIT))
+    try:
+        await asyncio.wait([committing], timeout=STATEMENT_SECONDS)
+        if not committing.done():
+            raise TimeoutError("the COMMIT is not answered in time")
+        await committing
+    finally:
+        if not committing.done():
+            connection.terminate()
+            await asyncio.gather(committing, return_exceptions=True)
 
 
 async def _appended(connection: Any, table: TableStatements, rows: list[Row]) -> list[Row]:

@@ -25,7 +25,7 @@ from sequencer.store.sql.store import SqlRowStore, open_row_store
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.row_samples import TOPIC, changes
-from tests.support.servers import PostgresServer
+from tests.support.servers import PostgresServer, postgres_server
 from tests.support.tls_postgres import make_certificates, tls_before
 
 T = TypeVar("T")
@@ -342,6 +342,40 @@ def test_a_statement_that_takes_too_long_is_ended(
 
     asyncio.run(act())
     postgres.drop_database(url)
+
+
+def test_a_write_that_waits_for_a_synchronous_standby_shows_nothing_before_the_standby_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A server that is asked to cancel such a COMMIT ends the wait and shows the transaction, which a fail-over to the
+    standby would lose."""
+    monkeypatch.setattr(postgres_module, "STATEMENT_SECONDS", 2.0)
+
+    async def act(url: str) -> None:
+        store = store_at(url)
+        epoch = await become_committer(store)
+        other = await asyncpg.connect(url.replace("+asyncpg", ""))
+        await other.execute("alter system set synchronous_standby_names = 'nobody'")
+        await other.execute("select pg_reload_conf()")
+        stored = 0
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            with pytest.raises(SequencerUnavailable):
+                while True:  # until the server has read its settings
+                    await store.write(changes(CounterRow("n", stored + 1)), epoch)
+                    stored += 1
+        shown = await other.fetchval("select coalesce(max(value), 0) from counters where name = 'n'")
+        assert shown == stored
+        await other.execute("alter system reset synchronous_standby_names")
+        await other.execute("select pg_reload_conf()")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            loaded = await once_available(store.load)
+        assert loaded[CounterRow] == [CounterRow("n", stored + 1)], "nobody needs to have it now"
+        await store.write(changes(CounterRow("n", stored + 2)), epoch)
+        await other.close()
+        await store.close()
+
+    with postgres_server(fsync=True) as server:
+        asyncio.run(act(server.create_database()))
 
 
 def test_a_name_that_is_too_long_for_an_index_is_refused_and_nothing_is_written(
