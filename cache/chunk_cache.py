@@ -299,6 +299,8 @@ class ChunkCache:
 
     async def _fetch(self, chunk: ChunkRef) -> ChunkBytes:
         data = await self._store.get_range(chunk.id.key, chunk.start, chunk.length)
+        if len(data) != chunk.length:  # a store may cut its answer
+            data = await self._store.get_range(chunk.id.key, chunk.start, chunk.length)
         if len(data) != chunk.length:
             raise ObjectCorrupt(
                 chunk.id.key, chunk.start, chunk.length, f"the object ends after {len(data)} of them"

@@ -145,10 +145,14 @@ class FolderStore:
             self._lock = -1
 
     async def _run(self, what: str, call: Callable[[], T]) -> T:
+        # While a disk hangs, the executor keeps cancelled calls in its queue. They must not keep their bytes.
+        calls = [call]
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+            return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: calls.pop()())
         except OSError as error:
             raise _as_store_error(error, what) from error
+        finally:
+            calls.clear()
 
     def _path(self, key: str) -> str:
         check_key(key)
@@ -193,7 +197,9 @@ class FolderStore:
             try:
                 place()
             except FileNotFoundError:
-                # It never existed, or a concurrent delete removed it while it was empty.
+                # It never existed, or a concurrent delete removed it while it was empty. If that was another process's,
+                # the new directory may have the old one's inode number.
+                self._synced_directories.pop(directory, None)
                 _make_directories(directory)
             else:
                 self._sync_directory(directory)

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import aioboto3
+from aiohttp import ClientError as HttpClientError
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
@@ -86,7 +87,7 @@ class Aioboto3Store:
         if length == 0:
             await self.head(key)
             return b""
-        return await self._get(key, Range=f"bytes={start}-{start + length - 1}")
+        return await self._get(key, start, length)
 
     async def head(self, key: str) -> ObjectInfo:
         check_key(key)
@@ -174,18 +175,24 @@ class Aioboto3Store:
     def _at(self, key: str) -> dict[str, str]:
         return {"Bucket": self._location.bucket, "Key": self._location.prefix + key}
 
-    async def _get(self, key: str, **more: str) -> bytes:
+    async def _get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         client = await self._client()
+        asked = {} if length is None else {"Range": f"bytes={start}-{start + length - 1}"}
         try:
-            answer = await client.get_object(**self._at(key), **more)
+            answer = await client.get_object(**self._at(key), **asked)
             async with answer["Body"] as body:
+                given = str(answer.get("ContentRange", "the whole object"))
+                if asked and not given.startswith(f"bytes {start}-"):
+                    raise StoreUnavailable(
+                        f"{key}: the store was asked for {asked['Range']} and sent {given}"
+                    )
                 data: bytes = await body.read()
                 return data
         except ClientError as error:
             if _status(error) == 416:
                 return b""  # the range starts at the end of the object or after it
             raise _as_store_error(error, key) from error
-        except (BotoCoreError, OSError) as error:
+        except (BotoCoreError, HttpClientError, OSError) as error:
             raise _as_store_error(error, key) from error
 
     async def _pages(self, prefix: str, more: Mapping[str, str]) -> AsyncIterator[Mapping[str, Any]]:

@@ -359,6 +359,23 @@ def test_a_failed_get_fails_all_who_wait_and_the_next_tries_again() -> None:
     asyncio.run(whole())
 
 
+def test_an_answer_that_was_cut_is_read_once_more() -> None:
+    class CuttingStore(CountingStore):
+        async def get_range(self, key: str, start: int, length: int) -> bytes:
+            data = await super().get_range(key, start, length)
+            return data[:-1] if self.gets[key, start] == 1 else data
+
+    async def scenario() -> None:
+        store = CuttingStore()
+        await store.put(KEY, [OBJECT])
+        cache = ChunkCache(store, SETTINGS, lambda: ZoneRing(Ring(1, []), "a", 0))
+        assert bytes_of(await cache.get(CHUNKS[0])) == OBJECT[:100]
+        assert store.gets[KEY, 0] == 2
+        await cache.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_peer_refuses_another_chunk_size() -> None:
     async def whole() -> None:
         store = CountingStore()

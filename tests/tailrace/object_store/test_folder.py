@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from sequencer.checkpoint.format import HeadId, cluster_key, head_key
+from tailrace.object_store import folder
 from tailrace.object_store.api import ObjectMissing, StoreFull, StoreRefused, StoreUnavailable
 from tailrace.object_store.folder import UNFINISHED, FolderStore
 from tests.support.clocks import ManualClock
@@ -178,5 +181,53 @@ def test_an_object_cannot_be_a_directory_of_others(tmp_path: Path) -> None:
         with pytest.raises(StoreRefused):
             await store.put(f"{UNFINISHED}/x", [b"x"])
         await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_put_that_was_given_up_keeps_no_bytes_while_the_disk_hangs(tmp_path: Path) -> None:
+    class Data(bytearray):
+        """Bytes that a weak reference can watch."""
+
+    async def scenario() -> None:
+        executor, hanging = ThreadPoolExecutor(1), threading.Event()
+        store = FolderStore(tmp_path, ManualClock(), executor)
+        executor.submit(hanging.wait)
+        data = Data(b"x")
+        watched = weakref.ref(data)
+        put = asyncio.create_task(store.put("a/b", [data]))
+        await asyncio.sleep(0)
+        put.cancel()
+        await asyncio.wait({put})
+        del data, put
+        is_kept = watched() is not None
+        hanging.set()
+        await store.close()
+        assert not is_kept
+
+    asyncio.run(scenario())
+
+
+def test_a_directory_that_another_process_removed_is_synced_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+
+    def sync(directory: str) -> int:
+        synced.append(os.path.relpath(directory, tmp_path))
+        return 17  # as a file system that uses the number of a removed directory again
+
+    async def scenario() -> None:
+        store, other = open_folder(tmp_path), open_folder(tmp_path)
+        monkeypatch.setattr(folder, "_sync", sync)
+        await store.put("a/b/1", [b"x"])
+        await store.put("a/b/2", [b"x"])
+        assert synced == ["a/b", "a", ".", "a/b"]
+        await other.delete(["a/b/1", "a/b/2"])
+        synced.clear()
+        await store.put("a/b/3", [b"x"])
+        assert synced == ["a/b", "a", "."]
+        await store.close()
+        await other.close()
 
     asyncio.run(scenario())

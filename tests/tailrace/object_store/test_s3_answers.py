@@ -1,0 +1,81 @@
+"""Answers that an S3 server should not give, through both backends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tailrace.clock import SystemClock
+from tailrace.object_store.api import ObjectStore, StoreUnavailable
+from tailrace.object_store.open import open_store
+
+ENVIRON = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+
+
+def answer(status: str, body: bytes, *headers: str, length: int | None = None) -> bytes:
+    """Return an HTTP answer. `length`: the Content-Length that it states, if that is not the body's."""
+    head = [
+        f"HTTP/1.1 {status}",
+        f"Content-Length: {len(body) if length is None else length}",
+        'ETag: "etag"',
+        "Last-Modified: Wed, 01 Jan 2025 00:00:00 GMT",
+        "Connection: close",
+        *headers,
+    ]
+    return "\r\n".join([*head, "", ""]).encode() + body
+
+
+@asynccontextmanager
+async def store_that_answers(data: bytes, backend: str) -> AsyncIterator[ObjectStore]:
+    """Open a store whose server answers each request with `data` and closes the connection."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(data)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    url = f"s3://bucket?endpoint=http://127.0.0.1:{port}&backend={backend}"
+    store = open_store(url, clock=SystemClock(), environ=ENVIRON)
+    try:
+        yield store
+    finally:
+        await store.close()
+        server.close()
+
+
+@pytest.mark.parametrize("backend", ["obstore", "aioboto3"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(
+            answer("206 Partial Content", b"abc", "Content-Range: bytes 10-14/100", length=5), id="cut"
+        ),
+        pytest.param(answer("200 OK", b"a" * 100), id="whole object"),
+        pytest.param(
+            answer("206 Partial Content", b"abcde", "Content-Range: bytes 0-4/100"), id="other range"
+        ),
+    ],
+)
+def test_bytes_that_were_not_asked_for_are_never_returned(backend: str, data: bytes) -> None:
+    async def scenario() -> None:
+        async with store_that_answers(data, backend) as store:
+            with pytest.raises(StoreUnavailable):
+                await store.get_range("a/b", 10, 5)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("backend", ["obstore", "aioboto3"])
+def test_an_object_that_is_cut_is_not_returned(backend: str) -> None:
+    async def scenario() -> None:
+        async with store_that_answers(answer("200 OK", b"abc", length=5), backend) as store:
+            with pytest.raises(StoreUnavailable):
+                await store.get("a/b")
+
+    asyncio.run(scenario())
