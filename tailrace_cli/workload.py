@@ -157,12 +157,11 @@ def load_of(workload: Workload, units: UnitCosts = UNIT_COSTS) -> Load:
     chunk = CacheSettings().chunk_bytes
     read = data * workload.consumers
     compacted = data if workload.parquet_ratio else 0.0
-    other_zones = (workload.zones - 1) if workload.consumers else 0
     return Load(
         objects=objects,
         object_bytes=object_bytes,
         rows=rows,
-        tail_gets=objects * max(1.0, object_bytes / chunk) * other_zones,
+        tail_gets=objects * max(1.0, object_bytes / chunk) * _reading_zones(workload),
         catch_up_gets=read * workload.catch_up / chunk * units.gets_per_chunk,
         compaction_gets=max(objects, data / (units.compactor_get_mib * MIB)) if compacted else 0.0,
         compaction_puts=compacted / (units.compacted_object_mib * MIB),
@@ -185,7 +184,8 @@ def usage_of(workload: Workload, units: UnitCosts = UNIT_COSTS) -> Usage:
         puts=load.objects * (1 + units.hedged_puts) + load.compaction_puts,
         gets=gets,
         put_bytes=data * (1 + workload.parquet_ratio),
-        got_bytes=data * (workload.zones - 1) + data * workload.consumers * workload.catch_up + data,
+        got_bytes=data * (_reading_zones(workload) + workload.consumers * workload.catch_up)
+        + (data if workload.parquet_ratio else 0.0),
         cross_zone_bytes=data * (1 + workload.consumers) * crossing,
         cpu_seconds=load.agent_cpu + load.sequencer_cpu + load.compactor_cpu,
         sql_rows=load.rows + load.objects,
@@ -193,6 +193,11 @@ def usage_of(workload: Workload, units: UnitCosts = UNIT_COSTS) -> Usage:
     return per_second * MONTH_SECONDS + Usage(
         storage_gib_months=kept / GIB, database_months=workload.databases
     )
+
+
+def _reading_zones(workload: Workload) -> int:
+    """Return how many zones read every object once from the store: all but the one whose agent wrote it."""
+    return workload.zones - 1 if workload.consumers else 0
 
 
 def _partitions_of_object(workload: Workload, batches: float) -> float:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from agent.topic_counters import TopicCounts
@@ -51,6 +52,16 @@ def test_a_budget_of_rows_makes_objects_fewer() -> None:
 def test_tail_readers_of_the_writers_zone_cost_no_request() -> None:
     assert load_of(Workload(consumers=10)).tail_gets == 0
     assert load_of(Workload(consumers=10, zones=3)).tail_gets == pytest.approx(10.0)
+
+
+def test_only_consumers_in_other_zones_catching_up_and_compaction_read_bytes_from_the_store() -> None:
+    nothing = Workload(consumers=0, zones=3, parquet_ratio=0)
+    assert usage_of(nothing).got_bytes == 0
+    of_month = (1 << 20) * MONTH_SECONDS
+    assert usage_of(replace(nothing, consumers=1)).got_bytes == pytest.approx(2 * of_month)
+    assert usage_of(replace(nothing, parquet_ratio=0.5)).got_bytes == pytest.approx(of_month)
+    caught_up = Workload(consumers=2, catch_up=0.5, parquet_ratio=0)
+    assert usage_of(caught_up).got_bytes == pytest.approx(of_month)
 
 
 def test_clients_that_name_no_zone_pay_for_crossing_zones() -> None:
