@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -371,4 +371,12 @@ async def spark_runner(
         try:
             yield SparkRunner(spark, store_url, executor)
         finally:
-            await loop.run_in_executor(executor, spark.stop)
+            await loop.run_in_executor(executor, _stop, spark)
+
+
+def _stop(spark: Any) -> None:
+    """Stop the session. Its JVM may have ended before: a supervisor that stops the compactor signals both."""
+    from py4j.protocol import Py4JError
+
+    with suppress(Py4JError, OSError):
+        spark.stop()

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from compactor.cycle import CompactionSummary
+from compactor.on_spark.job import spark_runner
 from compactor.rounds import Rounds
 from sequencer.api.topics import CreateTopic
 from sequencer.metrics import SequencerMetrics
@@ -154,3 +155,23 @@ def test_a_compactor_that_is_told_to_stop_logs_no_warning(
     assert (ended.value.code, runner.rounds) == (0, 2)
     loud = [line for line in lines if line["log_level"] not in ("debug", "info")]
     assert [line for line in loud if line["event"] != "the event loop was held"] == []
+
+
+class DeadSpark:
+    """A Spark session whose JVM has ended."""
+
+    def stop(self) -> None:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+
+def test_a_signal_that_also_ends_the_jvm_stops_the_compactor_as_usual(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compactor.on_spark.job.spark_session", lambda *_, **__: DeadSpark())
+
+    async def scenario() -> None:
+        async with spark_runner(str(tmp_path)):
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(scenario())
