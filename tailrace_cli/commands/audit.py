@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tailrace_cli.settings import Settings
 
 FOUND, COULD_NOT = 1, 2
+MAX_OVERDUE_HOURS = 1_000_000.0
 
 
 def register(app: typer.Typer) -> None:
@@ -31,7 +32,10 @@ def audit(
     ] = 0.01,
     full: Annotated[bool, typer.Option("--full", help="Read all objects in full.")] = False,
     overdue_hours: Annotated[
-        float, typer.Option("--overdue-hours", min=0.0, help="Report garbage older than this.")
+        float,
+        typer.Option(
+            "--overdue-hours", min=0.0, max=MAX_OVERDUE_HOURS, help="Report garbage older than this."
+        ),
     ] = 48.0,
     as_json: JsonFlag = False,
 ) -> None:

@@ -122,3 +122,11 @@ def test_findings_are_exit_status_1_and_what_cannot_be_looked_at_is_2(
         == 1
     )
     assert "nothing to recover from" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("hours", ["inf", "nan", "-1", "1e300"])
+def test_an_age_that_is_none_is_wrong_usage(
+    hours: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "audit", "--data", str(tmp_path), "--overdue-hours", hours) == 2
+    assert "--overdue-hours" in capsys.readouterr().err
