@@ -156,8 +156,15 @@ def unescape(text: str) -> str:
 def parse_time_ms(text: str, now_ms: int) -> int:
     """Parse a time to ms since 1970. It is ISO 8601 (UTC without a zone), ms since 1970, or an age: 90s, 15m, 2h, 7d.
 
-    Raises CommandFailed.
+    Raises CommandFailed, also for a time before 1970, which Kafka does not have.
     """
+    time_ms = _parse_any_time_ms(text, now_ms)
+    if time_ms < 0:
+        raise WrongUsage(f"{text!r} is a time before 1970; give a later one")
+    return time_ms
+
+
+def _parse_any_time_ms(text: str, now_ms: int) -> int:
     if (duration := _DURATION.fullmatch(text)) and len(duration[1]) <= MAX_DURATION_DIGITS:
         return now_ms - int(duration[1]) * _UNIT_MS[duration[2]]
     if re.fullmatch(r"\d{1,15}", text):

@@ -30,7 +30,8 @@ TopicFlag = Annotated[
 def list_configs(
     topic: TopicFlag = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Also show configs that are not set, with their defaults.")
+        bool,
+        typer.Option("--all", help="Also show configs that are not set, with their defaults and settings."),
     ] = False,
     bootstrap: BootstrapFlag = None,
     as_json: JsonFlag = False,
@@ -156,7 +157,13 @@ def _whose(topic: str | None) -> str:
 
 
 def _describe(bootstrap: str | None, topic: str | None) -> list[dict[str, Any]]:
+    """Return all configs of a topic, or of the cluster: its own, and the settings and defaults of one broker."""
+
     async def run(client: KafkaClient) -> list[dict[str, Any]]:
-        return await describe_resource(client, *_resource(topic))
+        if topic is not None:
+            return await describe_resource(client, RESOURCE_TOPIC, topic)
+        async for broker in client.brokers():
+            return await describe_resource(broker, RESOURCE_BROKER, str(broker.broker_id))
+        raise CommandFailed("the cluster has no brokers now; try again later")
 
     return ask_broker(bootstrap, run)

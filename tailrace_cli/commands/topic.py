@@ -19,7 +19,7 @@ from tailrace_cli.output import JsonFlag, print_json, print_table
 from tailrace_cli.record_text import MAX_PARTITION
 
 if TYPE_CHECKING:
-    from tailrace_cli.connections.kafka_client import KafkaClient
+    from tailrace_cli.connections.kafka_client import KafkaClient, KafkaRefused
 
 app = group_of_commands("Topics: list, create, describe, alter, trim, delete.")
 
@@ -253,19 +253,29 @@ def trim(
 def delete(names: Names, bootstrap: BootstrapFlag = None) -> None:
     """Permanently delete topics with all their records."""
 
-    async def run(client: KafkaClient) -> None:
+    async def run(client: KafkaClient) -> tuple[list[str], list[KafkaRefused]]:
         from tailrace.kafka import ApiKey
         from tailrace.kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-        from tailrace_cli.connections.kafka_client import check
+        from tailrace_cli.connections.kafka_client import KafkaRefused, check
 
-        request = DeleteTopicsRequest(
-            topics=[DeleteTopicState(name=name) for name in names], timeout_ms=30_000
-        )
+        topics = [DeleteTopicState(name=name) for name in dict.fromkeys(names)]
+        request = DeleteTopicsRequest(topics=topics, timeout_ms=30_000)
+        deleted: list[str] = []
+        refusals: list[KafkaRefused] = []
         for result in (await client.ask(ApiKey.DELETE_TOPICS, request)).responses:
-            check(result.error_code, result.error_message, f"topic {result.name!r} was not deleted")
+            try:
+                check(result.error_code, result.error_message, f"topic {result.name!r} was not deleted")
+                deleted.append(result.name)
+            except KafkaRefused as refused:
+                refusals.append(refused)
+        return deleted, refusals
 
-    ask_broker(bootstrap, run)
-    print(f"deleted {', '.join(names)}")
+    deleted, refusals = ask_broker(bootstrap, run)
+    if deleted:
+        print(f"deleted {', '.join(deleted)}")
+    if refusals:
+        others = f"; {len(refusals) - 1} more topics were not deleted" if len(refusals) > 1 else ""
+        raise CommandFailed(f"{refusals[0]}{others}")
 
 
 async def _delete_records(client: KafkaClient, topic: str, before: dict[int, int]) -> None:

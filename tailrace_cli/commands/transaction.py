@@ -8,6 +8,7 @@ import typer
 
 from tailrace_cli.command_group import group_of_commands
 from tailrace_cli.connections.connecting import BootstrapFlag, ask_broker
+from tailrace_cli.errors import WrongUsage
 from tailrace_cli.output import JsonFlag, print_json, print_table
 from tailrace_cli.record_text import iso_time
 
@@ -17,7 +18,17 @@ if TYPE_CHECKING:
 app = group_of_commands("Transactions: list, describe, abort.")
 
 TransactionalId = Annotated[str, typer.Argument(metavar="TRANSACTIONAL_ID")]
-ABORT_TIMEOUT_MS = 60_000
+STATES = (
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "Dead",
+    "PrepareEpochFence",
+)
+"""Kafka's names of the states of a transaction."""
 
 
 @app.command("list")
@@ -44,6 +55,10 @@ def list_transactions(
         async for broker in client.brokers():
             answer = await broker.ask(ApiKey.LIST_TRANSACTIONS, request)
             check(answer.error_code, None, "transactions")
+            if answer.unknown_state_filters:
+                raise WrongUsage(
+                    f"--state {answer.unknown_state_filters[0]!r}: expected one of {', '.join(STATES)}"
+                )
             for row in answer.transaction_states:
                 rows[row.transactional_id] = {
                     "transactional_id": row.transactional_id,
@@ -130,12 +145,13 @@ def abort(transactional_id: TransactionalId, bootstrap: BootstrapFlag = None) ->
                 ApiKey.DESCRIBE_TRANSACTIONS,
                 DescribeTransactionsRequest(transactional_ids=[transactional_id]),
             )
+            (state,) = described.transaction_states
             # InitProducerId would create an unknown id, so refuse a misspelt one first.
-            check(described.transaction_states[0].error_code, None, f"transactional id {transactional_id!r}")
+            check(state.error_code, None, f"transactional id {transactional_id!r}")
             answer = await coordinator.ask(
                 ApiKey.INIT_PRODUCER_ID,
                 InitProducerIdRequest(
-                    transactional_id=transactional_id, transaction_timeout_ms=ABORT_TIMEOUT_MS
+                    transactional_id=transactional_id, transaction_timeout_ms=state.transaction_timeout_ms
                 ),
             )
         check(answer.error_code, None, f"{transactional_id!r} was not aborted")

@@ -46,9 +46,12 @@ class KafkaRefused(CommandFailed):
 
 class KafkaClient:
     """A connection to the first broker of `bootstrap` that accepts one. `bootstrap` is HOST:PORT, or several separated
-    by commas. Use `async with`, or `connect` and `close`."""
+    by commas. `broker_id`: the broker's id if it is known. Use `async with`, or `connect` and `close`."""
 
-    def __init__(self, bootstrap: str, properties: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, bootstrap: str, properties: Mapping[str, str] | None = None, broker_id: int | None = None
+    ) -> None:
+        self.broker_id = broker_id
         self._bootstrap = bootstrap
         """Once connected, only the address of the connected broker."""
         self._properties = properties or {}
@@ -132,7 +135,8 @@ class KafkaClient:
         """Yield a client of each broker in turn, because a broker lists only its own groups. Each is closed before the
         next is opened."""
         for broker in (await self.ask(ApiKey.METADATA, MetadataRequest(topics=[]))).brokers:
-            async with KafkaClient(join_address(broker.host, broker.port), self._properties) as client:
+            address = join_address(broker.host, broker.port)
+            async with KafkaClient(address, self._properties, broker.node_id) as client:
                 yield client
 
     async def topics(self, names: Sequence[str] | None) -> list[Any]:
@@ -211,6 +215,8 @@ def check(error_code: int, message: str | None, what: str) -> None:
     except ValueError:
         code = ErrorCode.UNKNOWN_SERVER_ERROR
     advice = ADVICE.get(code)
+    if advice is not None and message:
+        advice = advice.removeprefix("there is none; ")  # the broker's message says so
     shown = (message or "").rstrip("." if advice else "")
     raise KafkaRefused(
         code, f"{what}: {code.name}{f': {shown}' if shown else ''}{f'; {advice}' if advice else ''}"

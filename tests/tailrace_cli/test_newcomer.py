@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -52,6 +53,11 @@ CASES = [
     ("consume LONG -b KAFKA", 2, "a name has 1 to 249 letters"),
     ("consume a --from x -b KAFKA", 2, "--from 'x': expected start, end, an offset such as 42"),
     ("consume a --since 99999999999999999999d -b KAFKA", 2, "is not a time; expected 2026-01-31T12:00"),
+    ("consume a --since 1960-01-01 -b KAFKA", 2, "'1960-01-01' is a time before 1970"),
+    ("produce a b --timestamp 100000d -b KAFKA", 2, "'100000d' is a time before 1970"),
+    ("transaction list --state Open -b KAFKA", 2, "--state 'Open': expected one of Empty, Ongoing, Prep"),
+    ("topic delete nope -b KAFKA", 1, "there is no such topic; `tailrace topic list` shows the topics"),
+    ("config get retention.mss -b KAFKA", 1, "no config 'retention.mss'; did you mean log.retention.ms?"),
     ("consume a -X BYTES=1 -b KAFKA", 2, "--client"),
     ("topic trim a --before x -b KAFKA", 1, "topic 'a': UNKNOWN_TOPIC_OR_PARTITION"),
     ("consume a -X b -b KAFKA", 2, "--client 'b': expected NAME=VALUE, such as linger.ms=0"),
@@ -78,6 +84,28 @@ def test_missing_wrong_or_hostile_input_gets_one_line_and_a_status(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("tailrace: ") and said in line and len(line) < MAX_LINE
     assert ended.value.code == status
+
+
+def test_of_several_topics_the_existing_ones_are_deleted_and_named(served: Served) -> None:
+    for name in ("one", "two"):
+        assert tailrace("topic", "create", name, "-b", served.kafka).returncode == 0
+    done = tailrace("topic", "delete", "nope", "one", "neither", "two", "one", "-b", served.kafka)
+    assert (done.returncode, done.stdout) == (1, "deleted one, two\n")
+    assert done.stderr.startswith("tailrace: topic 'nope' was not deleted: UNKNOWN_TOPIC_OR_PARTITION: ")
+    assert done.stderr.endswith("; 1 more topics were not deleted\n")
+
+
+def test_the_configs_of_the_cluster_are_shown_with_their_defaults(served: Served) -> None:
+    def listed(*words: str) -> dict[str, str]:
+        rows = json.loads(tailrace("config", "list", *words, "--json", "-b", served.kafka).stdout)
+        return {row["name"]: row["value"] for row in rows}
+
+    assert tailrace("config", "get", "log.retention.ms", "-b", served.kafka).stdout == "604800000\n"
+    assert tailrace("config", "set", "log.retention.ms=60000", "-b", served.kafka).returncode == 0
+    assert listed() == {"log.retention.ms": "60000"}
+    assert listed("--all")["num.partitions"] == "1" and listed("--all")["log.retention.ms"] == "60000"
+    assert tailrace("config", "unset", "log.retention.ms", "-b", served.kafka).returncode == 0
+    assert listed() == {}
 
 
 @pytest.mark.parametrize(
