@@ -53,6 +53,20 @@ class Need:
         return REFUSALS[self.resource_type]
 
 
+TOPIC, GROUPS, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
+TRANSACTION = ResourceType.TRANSACTIONAL_ID
+READ_TOPIC = Need(Operation.READ, TOPIC)
+WRITE_TOPIC = Need(Operation.WRITE, TOPIC)
+DESCRIBE_TOPIC = Need(Operation.DESCRIBE, TOPIC)
+READ_GROUP = Need(Operation.READ, GROUPS)
+DESCRIBE_GROUP = Need(Operation.DESCRIBE, GROUPS)
+WRITE_TRANSACTION = Need(Operation.WRITE, TRANSACTION)
+DESCRIBE_TRANSACTION = Need(Operation.DESCRIBE, TRANSACTION)
+DESCRIBE_CLUSTER = Need(Operation.DESCRIBE, CLUSTER)
+ALTER_CLUSTER = Need(Operation.ALTER, CLUSTER)
+CREATE_TOPIC = Need(Operation.CREATE, CLUSTER, Need(Operation.CREATE, TOPIC))
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One request, for its guards."""
@@ -143,15 +157,15 @@ class RequestGuard:
 class PartsGuard:
     """Each part of the request needs a permission on its own resource.
 
-    `asked` and `answered`: the fields with the parts, in the request and in the response. `name` returns a part's
+    `request_field` and `response_field` have the parts. `name` returns a part's
     resource. `refuse` returns the response's part for a refused one. `need_of` returns the index of a part's need, if
     parts have different ones. `code_of_others`: if one part is refused, nothing is done, and all other parts get this
     code; None: the other parts are done.
     """
 
     needs: tuple[Need, ...]
-    asked: str
-    answered: str
+    request_field: str
+    response_field: str
     name: Callable[[Any], str]
     refuse: Callable[[Any, ErrorCode], Any]
     need_of: Callable[[Any], int] = lambda part: 0
@@ -163,7 +177,7 @@ class PartsGuard:
         return f"{codes} for each"
 
     async def __call__(self, call: Call, request: Any, answer: Next) -> Any:
-        parts: Sequence[Any] | None = getattr(request, self.asked)
+        parts: Sequence[Any] | None = getattr(request, self.request_field)
         if not parts:
             return await answer(request)
         kept: list[Any] = []
@@ -184,10 +198,28 @@ class PartsGuard:
         if self.code_of_others is not None:
             refused += [self.refuse(part, self.code_of_others) for part in kept]
             kept = []
-        setattr(request, self.asked, kept)
+        setattr(request, self.request_field, kept)
         if kept:
-            return _with_more(await answer(request), self.answered, refused)
-        return _only(call, self.answered, refused, request)
+            return _with_more(await answer(request), self.response_field, refused)
+        return _only(call, self.response_field, refused, request)
+
+
+def _name_of(part: Any) -> str:
+    return str(part.name or "")
+
+
+def topics_guard(
+    need: Need,
+    refuse: Callable[[Any, ErrorCode], Any],
+    *,
+    request_field: str = "topics",
+    response_field: str = "topics",
+    name: Callable[[Any], str] = _name_of,
+) -> PartsGuard:
+    """Make a guard for requests whose parts are topics."""
+    return PartsGuard(
+        needs=(need,), request_field=request_field, response_field=response_field, name=name, refuse=refuse
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +227,7 @@ class ListingGuard:
     """The response lists resources. The client sees those for which it meets the need, or all if it meets `for_all`."""
 
     need: Need
-    answered: str
+    response_field: str
     name: Callable[[Any], str]
     for_all: Need | None = None
 
@@ -210,13 +242,13 @@ class ListingGuard:
     async def __call__(self, call: Call, request: Any, answer: Next) -> Any:
         response = await answer(request)
         if self.for_all is None or not call.may(self.for_all, CLUSTER_NAME, is_noted=False):
-            rows = getattr(response, self.answered)
+            rows = getattr(response, self.response_field)
             kept = [
                 row
                 async for row in Turns(NAMES_IN_A_TURN).over(rows)
                 if call.may(self.need, self.name(row), is_noted=False)
             ]
-            setattr(response, self.answered, kept)
+            setattr(response, self.response_field, kept)
         return response
 
 

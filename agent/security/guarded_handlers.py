@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from agent.handlers import HANDLERS, produce
-from agent.security.guard import guarded
-from agent.security.needs import NEEDS, WRITE_TOPIC
+from agent.security.guard import WRITE_TOPIC, guarded
+from agent.security.needs import NEEDS
 from agent.services import MUST_WAIT, Handler, HandlerAtOnce, RequestContext, Services
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.kafka import ApiKey

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from agent.handlers.quotas import MATCH_DEFAULT, MATCH_EXACT
-from agent.security.needs import FAILED
+from agent.security.refusals import FAILED
 from agent.tenants.tenant_request import TenantRequest
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.alter_client_quotas import AlteredEntry

@@ -13,7 +13,7 @@ from agent.catalog import KnownTopic
 from agent.groups.topic_pattern import InvalidPattern, TopicPattern
 from agent.handlers.configs import RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_GROUP, RESOURCE_TOPIC
 from agent.handlers.metadata import wants_all
-from agent.security.needs import FAILED
+from agent.security.refusals import FAILED
 from agent.tenants.access_lists import create_acls, delete_acls, describe_acls
 from agent.tenants.client_quotas import alter_quotas, describe_quotas
 from agent.tenants.tenant_request import Rule, TenantRequest

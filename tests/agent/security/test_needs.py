@@ -15,9 +15,9 @@ from agent.handlers import HANDLERS
 from agent.security.access import Access
 from agent.security.audit_log import MAX_LINES_PER_SECOND, Audit
 from agent.security.authorize import AclIndex
-from agent.security.guard import Need
+from agent.security.guard import READ_TOPIC, Need
 from agent.security.guarded_handlers import GUARDED, GUARDED_AT_ONCE
-from agent.security.needs import NEEDS, READ_TOPIC
+from agent.security.needs import NEEDS
 from sequencer.api.groups import CommitOffsets, OffsetPosition
 from sequencer.api.producers import InitProducer
 from sequencer.api.transactions import AddToTransaction, TransactionRef
