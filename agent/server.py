@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -18,7 +18,8 @@ import structlog
 
 from agent.answer_memory import AnswerMemory
 from agent.catalog import Catalog
-from agent.connection import NO_PRESSURE, STAGING_BYTES, KafkaConnection, MemoryPressure
+from agent.client_connections import ClientConnections
+from agent.connection import MemoryPressure
 from agent.dispatch import Dispatcher
 from agent.fetch.dead_letter_queue import DeadLetterQueue
 from agent.fetch.fetch_memory import FetchMemory
@@ -54,7 +55,6 @@ from agent.security.guarded_handlers import GUARDED, GUARDED_AT_ONCE
 from agent.security.http_login import HttpLogin, HttpLogins
 from agent.security.listener_contexts import ClientSecurity, CurrentAcls, Logins, listener_contexts
 from agent.security.listeners import Listener, SecurityProtocol
-from agent.security.login_sessions import ListenerContext
 from agent.security.oauthbearer import TokenCheck
 from agent.security.users import Users, decoy_key
 from agent.services import Services
@@ -90,19 +90,12 @@ from tailrace.rpc import (
 )
 from tailrace.rpc.telemetry import count_refused
 from tailrace.security.acls import Operation, ResourceType
-from tailrace.security.handshakes import Handshakes, NoHandshake
+from tailrace.security.handshakes import Handshakes
 
 log = structlog.get_logger("agent.server")
 
 DECODING_THREADS = 2
 LISTEN_BACKLOG = 1024
-NO_HANDSHAKE = {
-    NoHandshake.TOO_MANY: "max_connections_without_login",
-    NoHandshake.TOO_MANY_OF_ADDRESS: "max_connections_without_login_per_address",
-    NoHandshake.FAILED: "no TLS handshake",
-}
-"""In metrics: why a connection ended before its handshake was finished."""
-PRESSURE_SWEEP_SECONDS = 1.0
 DRAIN_PART_SECONDS = 2.0
 """How long each part of a drain may take. Only answering the requests that were read has its own limit, `drain_ms`."""
 NOTICE_SECONDS = 1.5
@@ -191,14 +184,11 @@ class Agent:
         self._instance = entropy.uuid()
         self._executor = ThreadPoolExecutor(DECODING_THREADS, thread_name_prefix="decode")
         self._budget = MemoryBudget(settings.memory_budget_bytes)
-        self._staging = bytearray(STAGING_BYTES)
         self._fetch_memory = FetchMemory(settings.fetch_memory_bytes, clock)
         self._answer_memory = AnswerMemory(settings.memory_budget_bytes, clock)
         self._request_memory = RequestMemory(settings.memory_budget_bytes, clock)
-        self._connections: dict[KafkaConnection, None] = {}
         self._listeners: list[asyncio.Server] = []
         self._handshakes: list[Handshakes] = []
-        self._listener_contexts: dict[str, ListenerContext] = {}
         self.http_login: HttpLogin | None = None
         """The login of HTTP pages if clients must log in; None before the start."""
         self._http_logins: HttpLogins | None = None
@@ -208,13 +198,18 @@ class Agent:
         self._draining = False
         self._known = KnownCluster()
         self.telemetry = telemetry or AgentTelemetry()
-        self._show_gauges()
         self.catalog = Catalog(sequencer)
         self._quotas = Quotas(clock, self.telemetry.throttled)
         self.catalog.on_client_configs = lambda known: self._quotas.take(book_of(known.configs))
-        self.catalog.on_removed_users = self._close_removed
-        self._refused: dict[KafkaConnection, float] = {}
-        """Connections above `connection_creation_rate`, with the monotonic time at which each is closed."""
+        self._connections = ClientConnections(
+            settings,
+            clock=clock,
+            telemetry=self.telemetry,
+            quotas=self._quotas,
+            budget=self._budget,
+            pressure=self._pressure,
+        )
+        self.catalog.on_removed_users = self._connections.close_removed
         cache_settings = cache_settings or CacheSettings()
         self._peers = PeerClients(self._peer_link, clock, cache_settings, cache_observer)
         self.cache = ChunkCache(
@@ -239,6 +234,15 @@ class Agent:
         self.kafka_ports: dict[str, int] = {}
         """Bound ports by listener name."""
         self.peer_port = 0
+        self._show_gauges()
+
+    def _pressure(self) -> MemoryPressure:
+        """Return the memory that others wait for."""
+        return MemoryPressure(
+            requests=self._budget.is_contended,
+            records=self._fetch_memory.is_contended,
+            answers=self._answer_memory.is_contended,
+        )
 
     def _show_gauges(self) -> None:
         """Set the gauges that read the agent's state at each scrape."""
@@ -292,9 +296,9 @@ class Agent:
     async def _bind(self) -> None:
         """Bind the listeners' addresses without accepting connections yet."""
         for listener in self._options.listeners:
-            arrival: Callable[[], asyncio.BaseProtocol] = self._accepting(listener.name)
+            arrival: Callable[[], asyncio.BaseProtocol] = self._connections.accepting(listener.name)
             if (tls := self._options.clients.tls_of(listener)) is not None:
-                ended = partial(self._handshake_ended, listener.name)
+                ended = partial(self._connections.handshake_ended, listener.name)
                 handshakes = Handshakes(arrival, tls, self._options.clients.settings.handshakes, ended)
                 self._handshakes.append(handshakes)
                 arrival = handshakes.arrival
@@ -317,7 +321,7 @@ class Agent:
         self._services = services = self._wired(identity)
         self._create_dispatchers(services)
         self._tasks.append(asyncio.create_task(self._keep_lease(lease), name="agent: lease"))
-        self._tasks.append(asyncio.create_task(self._sweep_connections(), name="agent: connections"))
+        self._tasks.append(asyncio.create_task(self._connections.sweep(), name="agent: connections"))
         self._neighbour = NeighbourWatch(
             ring=lambda: self.catalog.snapshot.ring,
             broker_id=lambda: identity.broker_id,
@@ -334,6 +338,7 @@ class Agent:
             self._sequencer, services.share_sessions, services.groups.configs.share_limits
         )
         self._share_releases.start()
+        self._connections.on_closed = self._share_releases.connection_ended
         services.dead_letters.start(partial(write_dead_letters, services))
         services.copy_queue.start(Copier(services).copy, services.groups.used_groups)
         snapshot = await self.catalog.refresh()
@@ -453,7 +458,7 @@ class Agent:
         self._dispatcher_of_tenants = Dispatcher(
             services, tenant_handlers(behind), tenant_handlers_at_once(behind_at_once)
         )
-        self._listener_contexts = listener_contexts(
+        contexts = listener_contexts(
             clients,
             logins=logins,
             dispatch=self._dispatcher,
@@ -462,6 +467,7 @@ class Agent:
             max_request_bytes=self._settings.max_request_bytes,
             clock=self._clock,
         )
+        self._connections.serve_with(self._dispatcher, contexts, services.long_work.passes)
         self._http_logins = HttpLogins(
             users=logins.users,
             tokens=logins.tokens,
@@ -643,126 +649,6 @@ class Agent:
         answer, tail = await PeerServer(self.cache).chunk(decode_body(body, ChunkRequest))
         return encode_body(answer), list(tail)
 
-    # --- connections -----------------------------------------------------------------------------------------
-
-    def _accepting(self, listener: str) -> Callable[[], KafkaConnection]:
-        """Return the factory of a listener's connections. The connections share what is the same for all."""
-        monotonic = self._clock.monotonic
-
-        @cache
-        def shared() -> tuple[ListenerContext | None, Callable[..., None], Callable[..., None]]:
-            # None: the only listener has no name and no logins.
-            context = self._listener_contexts.get(listener)
-            return context, partial(self._opened, context), partial(self._closed, context)
-
-        def accept() -> KafkaConnection:
-            context, on_open, on_close = shared()
-            return KafkaConnection(
-                self._dispatcher if context is None else context.session(),
-                self._budget,
-                max_frame_bytes=self._settings.max_request_bytes,
-                max_inflight=self._settings.max_inflight_requests,
-                on_open=on_open,
-                on_close=on_close,
-                monotonic=monotonic,
-                staging=self._staging,
-                passes=self.services.long_work.passes,
-            )
-
-        return accept
-
-    def _handshake_ended(self, listener: str, why: NoHandshake, host: str, error: str) -> None:
-        reason = NO_HANDSHAKE[why]
-        self.telemetry.closed_connections.labels(reason).inc()
-        if why is NoHandshake.FAILED:
-            log.info("a TLS handshake failed", listener=listener, peer=host, error=error)
-        else:
-            log.warning("refused a connection", reason=reason, peer=host)
-
-    def _opened(self, context: ListenerContext | None, connection: KafkaConnection) -> None:
-        """Register a connection that was made, with TLS after the handshake. A connection that fails the handshake
-        never gets here."""
-        self._connections[connection] = None
-        reason = None if context is None else context.opened(connection)
-        if len(self._connections) > self._settings.max_connections:
-            reason = "max_connections"
-        if reason is not None:
-            self.telemetry.closed_connections.labels(reason).inc()
-            log.warning("refused a connection", reason=reason, peer=connection.peer_host)
-            connection.abort()
-        elif (wait := self._quotas.opened(connection.peer_host)) > 0:
-            connection.hold()
-            self._refused[connection] = self._clock.monotonic() + wait
-
-    def _closed(self, context: ListenerContext | None, connection: KafkaConnection) -> None:
-        del self._connections[connection]
-        self._refused.pop(connection, None)
-        if self._share_releases is not None:
-            self._share_releases.connection_ended(connection)
-        if context is not None:
-            context.closed(connection)
-
-    def _close_late_logins(self) -> None:
-        for name, context in self._listener_contexts.items():
-            late = context.close_late()
-            if late:
-                self.telemetry.closed_connections.labels("no login").inc(len(late))
-                log.info("closed connections that did not log in", listener=name, count=len(late))
-
-    def _close_removed(self, users: frozenset[str]) -> None:
-        """Close the connections of users who can no longer log in."""
-        removed = [connection for connection in self._connections if connection.access.password_user in users]
-        for connection in removed:
-            connection.abort()
-        if removed:
-            self.telemetry.closed_connections.labels("removed user").inc(len(removed))
-            log.info("closed connections of removed users", users=sorted(users)[:10], count=len(removed))
-
-    def _close_refused(self) -> None:
-        now = self._clock.monotonic()
-        for connection in [connection for connection, until in self._refused.items() if now >= until]:
-            del self._refused[connection]
-            self.telemetry.closed_connections.labels("connection_creation_rate").inc()
-            connection.abort()
-
-    async def _sweep_connections(self) -> None:
-        """Close connections that are idle or stuck: rarely, but every second while someone waits for memory."""
-        interval = min(self._settings.idle_connection_ms, self._settings.stalled_connection_ms) / 4000
-        due = self._clock.monotonic() + interval
-        while True:
-            await self._clock.sleep(min(interval, PRESSURE_SWEEP_SECONDS))
-            now = self._clock.monotonic()
-            looks: list[Callable[[], object]] = [
-                self._close_late_logins,
-                self._close_refused,
-                partial(self.telemetry.client_metrics.forget_silent, now),
-            ]
-            pressure = MemoryPressure(
-                requests=self._budget.is_contended,
-                records=self._fetch_memory.is_contended,
-                answers=self._answer_memory.is_contended,
-            )
-            if now >= due or pressure != NO_PRESSURE:
-                due = now + interval
-                looks.append(partial(self._close_stale, pressure))
-            for look in looks:
-                with log_and_continue(log, "connections could not be checked"):
-                    look()
-
-    def _close_stale(self, pressure: MemoryPressure) -> None:
-        idle, stalled = self._settings.idle_connection_ms / 1000, self._settings.stalled_connection_ms / 1000
-        closed: dict[str, list[KafkaConnection]] = {}
-        for connection in list(self._connections):
-            reason = connection.staleness(idle, stalled, pressure)
-            if reason is not None:
-                closed.setdefault(reason, []).append(connection)
-                connection.abort()
-        for reason, connections in closed.items():
-            self.telemetry.closed_connections.labels(reason).inc(len(connections))
-            log.info(
-                "closed connections", reason=reason, count=len(connections), peer=connections[0].peer_host
-            )
-
     # --- the end ------------------------------------------------------------------------------------------------
 
     async def drain(self) -> None:
@@ -785,7 +671,7 @@ class Agent:
             server.close()
         for handshakes in self._handshakes:
             await handshakes.close()
-        for connection in list(self._connections):
+        for connection in self._connections:
             connection.drain()
         drain_seconds = self._settings.drain_ms / 1000
         await self._part("answer what was read", self._answer_what_was_read(drain_seconds), drain_seconds)
@@ -852,7 +738,7 @@ class Agent:
             await self._share_releases.close()
         if self._token_check is not None:
             await self._token_check.close()
-        for connection in list(self._connections):
+        for connection in self._connections:
             connection.abort()
         if self._peer_server is not None:
             await self._peer_server.close(grace_s=PEER_GRACE_SECONDS)

@@ -32,7 +32,8 @@ from sequencer.recovery.plan import RecoveryReport
 from sequencer.recovery.recover import RecoveryRefused, recover
 from sequencer.server import SequencerServer, ServerSettings
 from sequencer.settings import SequencerSettings
-from sequencer.store.rows import Changes, Identity, Row, RowStore
+from sequencer.store.row_store import Identity, RowStore
+from sequencer.store.rows import Changes, Row
 from tailrace.clock import Clock, Entropy
 from tailrace.object_store.api import ObjectInfo, ObjectStore, StoreError
 from tailrace.rpc import KnownCluster, RpcClient, RpcServer
@@ -322,7 +323,7 @@ class SimulatedAgent(Agent):
 
     def accept(self) -> KafkaConnection:
         """A connection for a client."""
-        return self._accepting("")()
+        return self._connections.accepting("")()
 
     def _peer_link(self, member: Member) -> RpcClient:
         address = f"{member.info.peer_host}:{member.info.peer_port}"
