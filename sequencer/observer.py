@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, Protocol, TypeVar, cast
 
-from sequencer.store.rows import RowStore
+from sequencer.store.row_store import RowStore
 from tailrace.clock import Clock
 
 T = TypeVar("T")

@@ -35,7 +35,7 @@ from sequencer.reading.journal import JournalGap
 from sequencer.rpc_handler import RpcHandler
 from sequencer.rules.topics import ValidateConfig, accept_any_config
 from sequencer.settings import SequencerSettings
-from sequencer.store.rows import Identity, RowStore
+from sequencer.store.row_store import Identity, RowStore
 from sequencer.store.state import HotState
 from tailrace.background_tasks import log_and_continue
 from tailrace.buffers import Buffer

@@ -8,16 +8,8 @@ from uuid import UUID
 from sequencer.api.commits import BatchStatus, ObjectKind
 from sequencer.api.reads import RunBatch
 from sequencer.store.batch_table import encode_table
-from sequencer.store.rows import (
-    Changes,
-    CounterRow,
-    LogEpoch,
-    ObjectRow,
-    PartitionRow,
-    RowStore,
-    RunRow,
-    TopicRow,
-)
+from sequencer.store.row_store import RowStore
+from sequencer.store.rows import Changes, CounterRow, LogEpoch, ObjectRow, PartitionRow, RunRow, TopicRow
 from sequencer.store.sql.store import open_row_store
 from sequencer.store.state import COMMIT_NUMBER, METADATA_VERSION
 from tailrace.batches.records import NewRecord, encode_batch

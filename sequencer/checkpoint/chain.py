@@ -26,16 +26,8 @@ from typing import Final
 from sequencer.api.errors import SequencerError, SequencerUnavailable
 from sequencer.checkpoint import format as checkpoint
 from sequencer.checkpoint.format import Head, HeadId, Part, Table
-from sequencer.store.rows import (
-    AgentRow,
-    Changes,
-    Identity,
-    LeaseRow,
-    PartitionRow,
-    Row,
-    SessionRow,
-    TopicRow,
-)
+from sequencer.store.row_store import Identity
+from sequencer.store.rows import AgentRow, Changes, LeaseRow, PartitionRow, Row, SessionRow, TopicRow
 from sequencer.store.state import COMMIT_NUMBER, HotState, Key
 from tailrace.turns import Steps
 

@@ -28,7 +28,8 @@ from sequencer.checkpoint import format as checkpoint
 from sequencer.checkpoint.chain import ChainState, Export, Phase
 from sequencer.checkpoint.format import ClusterFile, Head, HeadId, InvalidCheckpoint, Part, Table
 from sequencer.checkpoint.snapshot import PartWriter, has_many_hot_rows, write_cold_rows, write_hot_rows
-from sequencer.store.rows import Changes, Identity, Row, RowStore
+from sequencer.store.row_store import Identity, RowStore
+from sequencer.store.rows import Changes, Row
 from sequencer.store.state import COMMIT_NUMBER, HotState, Key
 from tailrace.clock import Clock, wait_for
 from tailrace.object_store.api import ObjectMissing, ObjectStore, StoreError

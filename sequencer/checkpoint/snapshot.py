@@ -10,7 +10,8 @@ from fastcrc.crc32 import iscsi as crc32c
 
 from sequencer.checkpoint import format as checkpoint
 from sequencer.checkpoint.format import HeadId, Part
-from sequencer.store.rows import LOOKED_UP, ObjectRow, Row, RowStore, RunRow, key_of
+from sequencer.store.row_store import RowStore
+from sequencer.store.rows import LOOKED_UP, ObjectRow, Row, RunRow, key_of
 from sequencer.store.state import HotState
 from tailrace.object_store.api import ObjectStore
 from tailrace.turns import Turns, in_turns

@@ -34,7 +34,7 @@ from sequencer.reading.journal import NUMBER, Journal
 from sequencer.reading.view import CommitterView
 from sequencer.rules import leases, topics
 from sequencer.settings import SequencerSettings
-from sequencer.store.rows import Identity, RowStore
+from sequencer.store.row_store import Identity, RowStore
 from sequencer.store.state import COMMIT_NUMBER, HotState
 from tailrace.background_tasks import log_and_continue
 from tailrace.clock import Clock, Entropy, wait_for

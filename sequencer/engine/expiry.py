@@ -19,6 +19,7 @@ from sequencer.reading.maintenance import Maintenance
 from sequencer.reading.positions import pages_of, small_together
 from sequencer.rules import deleted_topics, groups, leases, repeats, retention, time_to_live, transactions
 from sequencer.rules.positions import forget_positions, over_ms
+from sequencer.store.draft import Draft
 from sequencer.store.required_rows import rows_needed
 from sequencer.store.rows import (
     AgentRow,
@@ -29,7 +30,7 @@ from sequencer.store.rows import (
     Row,
     SessionRow,
 )
-from sequencer.store.state import Draft, HotState
+from sequencer.store.state import HotState
 from tailrace.turns import Steps, Turns
 
 GROUPS_PER_STEP = 500

@@ -30,7 +30,8 @@ from sequencer.reading.journal import NUMBER, JournalGap, changes_of, continuing
 from sequencer.reading.recent_runs import RecentRuns
 from sequencer.reading.view import ReadView
 from sequencer.settings import SequencerSettings
-from sequencer.store.rows import Changes, RowStore
+from sequencer.store.row_store import RowStore
+from sequencer.store.rows import Changes
 from sequencer.store.state import HotState
 from tailrace.background_tasks import log_and_continue
 from tailrace.clock import Clock, wait_for

@@ -46,9 +46,10 @@ from sequencer.observer import SequencerObserver, timed
 from sequencer.reading.view import CommitterView
 from sequencer.rules import repeats, upload_sessions
 from sequencer.settings import SequencerSettings
+from sequencer.store.draft import Draft
 from sequencer.store.required_rows import Needs, RequiredRows
-from sequencer.store.rows import ProducerRow, RowStore, SessionRow
-from sequencer.store.state import Draft
+from sequencer.store.row_store import RowStore
+from sequencer.store.rows import ProducerRow, SessionRow
 from tailrace.background_tasks import cause_of
 from tailrace.clock import Clock, wait_for
 from tailrace.turns import Steps, Turns, in_turns

@@ -50,9 +50,11 @@ from sequencer.rules import (
 )
 from sequencer.rules.topics import ValidateConfig
 from sequencer.settings import SequencerSettings
+from sequencer.store.draft import Draft
 from sequencer.store.required_rows import Needs, RequiredRows, positions_needed
-from sequencer.store.rows import AgentRow, BrokerConfigRow, ObjectRow, RowStore
-from sequencer.store.state import PRODUCER_ID, Draft, HotState
+from sequencer.store.row_store import RowStore
+from sequencer.store.rows import AgentRow, BrokerConfigRow, ObjectRow
+from sequencer.store.state import PRODUCER_ID, HotState
 from tailrace.clock import Clock, Entropy
 from tailrace.turns import Steps, Turns, in_turns
 

@@ -13,9 +13,11 @@ from uuid import UUID
 from sequencer.observer import SequencerObserver, timed
 from sequencer.reading.positions import pages_of
 from sequencer.reading.view import CommitterView
+from sequencer.store.draft import Draft
 from sequencer.store.required_rows import RequiredRows
-from sequencer.store.rows import LOOKED_UP, GroupOffsetRow, GroupRow, ObjectRow, Row, RowStore
-from sequencer.store.state import Draft, Key
+from sequencer.store.row_store import RowStore
+from sequencer.store.rows import LOOKED_UP, GroupOffsetRow, GroupRow, ObjectRow, Row
+from sequencer.store.state import Key
 from tailrace.clock import Clock
 from tailrace.turns import Turns, in_turns
 

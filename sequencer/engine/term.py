@@ -26,7 +26,7 @@ import structlog
 
 from sequencer.api.errors import SequencerError, SequencerUnavailable
 from sequencer.observer import SequencerObserver, timed
-from sequencer.store.rows import LONGEST_LEASE_MS, RowStore
+from sequencer.store.row_store import LONGEST_LEASE_MS, RowStore
 from tailrace.background_tasks import log_and_continue
 from tailrace.clock import Clock, wait_for
 

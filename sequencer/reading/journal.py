@@ -23,8 +23,10 @@ import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
 from sequencer.checkpoint.format import InvalidCheckpoint, Table, decode_table, encode_changes
-from sequencer.store.rows import JOURNALED, Changes, CounterRow, JournalRow, RowStore
-from sequencer.store.state import Draft, HotState
+from sequencer.store.draft import Draft
+from sequencer.store.row_store import RowStore
+from sequencer.store.rows import JOURNALED, Changes, CounterRow, JournalRow
+from sequencer.store.state import HotState
 from tailrace.turns import Steps
 
 NUMBER = "journal_number"

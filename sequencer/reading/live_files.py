@@ -9,7 +9,8 @@ from sequencer.api.errors import InvalidRequest, UnknownTopic
 from sequencer.api.objects import LiveFiles, LiveFilesRequest, LivePartition, LiveRun
 from sequencer.api.reads import FindPartition, FindRequest, FoundPartition, PartitionError
 from sequencer.reading.queries import Reader, object_record
-from sequencer.store.rows import RowStore, TopicRow
+from sequencer.store.row_store import RowStore
+from sequencer.store.rows import TopicRow
 from sequencer.store.state import HotState
 
 PARTITIONS_A_PAGE = 500

@@ -19,14 +19,8 @@ from uuid import UUID
 from sequencer.api.groups import FetchOffsets, Lag, Lags, LagsRequest, OffsetPosition, OffsetPositions
 from sequencer.bounds import MAX_PAGE, PageBudget, text_bytes
 from sequencer.rules.groups import groups_asked
-from sequencer.store.rows import (
-    GroupOffsetRow,
-    GroupRow,
-    PartitionRow,
-    PositionKey,
-    RowStore,
-    TopicRow,
-)
+from sequencer.store.row_store import RowStore
+from sequencer.store.rows import GroupOffsetRow, GroupRow, PartitionRow, PositionKey, TopicRow
 from sequencer.store.state import HotState
 from tailrace.grouping import in_groups
 from tailrace.turns import Turns

@@ -48,16 +48,14 @@ from sequencer.api.reads import (
 from sequencer.bounds import MAX_PAGE, AnswerBudget, SummedRuns
 from sequencer.reading.recent_runs import RecentRuns
 from sequencer.rules.transactions import transaction_of
+from sequencer.store.row_store import PartitionBytes, RowStore, ScannedRuns
 from sequencer.store.rows import (
     AbortedRow,
     GroupRow,
     ObjectRow,
     OpenRangeRow,
-    PartitionBytes,
     PartitionRow,
     ProducerRow,
-    RowStore,
-    ScannedRuns,
     SessionRow,
     SmallObjectRow,
     TopicRow,

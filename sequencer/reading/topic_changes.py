@@ -13,7 +13,8 @@ from sequencer.api.topics import Metadata, MetadataRequest, Topic
 from sequencer.ring_changes import ring_change
 from sequencer.rules import leases
 from sequencer.rules.topics import topic_value
-from sequencer.store.rows import AgentRow, Changes, Identity, TopicRow
+from sequencer.store.row_store import Identity
+from sequencer.store.rows import AgentRow, Changes, TopicRow
 from sequencer.store.state import (
     CLIENT_CONFIGS_VERSION,
     METADATA_VERSION,

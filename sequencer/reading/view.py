@@ -19,8 +19,9 @@ from sequencer.reading.topic_changes import TopicChanges
 from sequencer.rules import leases
 from sequencer.rules.budgets import ClusterBudgets
 from sequencer.settings import SequencerSettings
-from sequencer.store.rows import Identity, RowStore
-from sequencer.store.state import COMMIT_NUMBER, Draft, HotState
+from sequencer.store.draft import Draft
+from sequencer.store.row_store import Identity, RowStore
+from sequencer.store.state import COMMIT_NUMBER, HotState
 from tailrace.clock import Clock
 from tailrace.turns import Turns, in_turns
 

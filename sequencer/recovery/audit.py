@@ -42,15 +42,13 @@ from sequencer.recovery.invariants import (
     partition_name,
 )
 from sequencer.rules.tables import kept_from_ms
+from sequencer.store.row_store import Identity, ObjectRowMissing, RowStore
 from sequencer.store.rows import (
     GroupOffsetRow,
-    Identity,
     ObjectRow,
-    ObjectRowMissing,
     PartitionRow,
     ProducerRow,
     Row,
-    RowStore,
     RunRow,
     SessionRow,
     TopicRow,

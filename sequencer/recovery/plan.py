@@ -36,12 +36,13 @@ from sequencer.rules.levels import SMALL_BYTES
 from sequencer.rules.producers import ProducerState, producer_row, resume_at, state_of
 from sequencer.rules.topics import empty_partition
 from sequencer.store.batch_table import EMPTY_TABLE, NO_OBJECT, encode_markers, encode_table
+from sequencer.store.draft import Draft
+from sequencer.store.row_store import Identity
 from sequencer.store.rows import (
     AgentRow,
     CounterRow,
     GroupOffsetRow,
     GroupRow,
-    Identity,
     LeaseRow,
     LogEpoch,
     ObjectRow,
@@ -62,7 +63,6 @@ from sequencer.store.state import (
     METADATA_VERSION,
     PRODUCER_ID,
     RING_GENERATION,
-    Draft,
     HotState,
     replace_row,
 )

@@ -29,12 +29,8 @@ from sequencer.recovery.bucket_scan import (
 )
 from sequencer.recovery.plan import RecoveryReport, plan_recovery
 from sequencer.settings import SequencerSettings
-from sequencer.store.rows import (
-    KEYS,
-    Changes,
-    Identity,
-    RowStore,
-)
+from sequencer.store.row_store import Identity, RowStore
+from sequencer.store.rows import KEYS, Changes
 from sequencer.store.state import (
     HotState,
 )

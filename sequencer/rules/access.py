@@ -27,8 +27,9 @@ from sequencer.api.security import (
 from sequencer.api.values import Empty
 from sequencer.bounds import MAX_PAGE, PageBudget, text_bytes
 from sequencer.settings import SequencerSettings
+from sequencer.store.draft import Draft
 from sequencer.store.rows import AclRow, ScramRow, key_of
-from sequencer.store.state import SECURITY_VERSION, Draft, HotState
+from sequencer.store.state import SECURITY_VERSION, HotState
 from tailrace.limits import MAX_NAME_BYTES, is_name
 from tailrace.security.acls import OPERATIONS, Acl, AclFilter, Operation, PatternType, Permission
 from tailrace.turns import Steps

@@ -19,8 +19,9 @@ from sequencer.api.errors import InvalidRequest, SwapRefused, UnknownTopic
 from sequencer.api.values import Empty
 from sequencer.bounds import PageBudget
 from sequencer.rules.upload_sessions import COMPACTOR_LEASE
+from sequencer.store.draft import Draft
 from sequencer.store.rows import BrokerConfigRow, CleanedRow, LeaseRow, PartitionRow, TopicRow
-from sequencer.store.state import Draft, HotState
+from sequencer.store.state import HotState
 from tailrace.configs.topic_config import topic_settings
 
 COMPACT = "compact"

@@ -13,8 +13,9 @@ from sequencer.api.values import Empty
 from sequencer.bounds import MAX_PAGE, PageBudget, text_bytes
 from sequencer.rules.topics import changed_configs
 from sequencer.settings import SequencerSettings
+from sequencer.store.draft import Draft
 from sequencer.store.rows import ClientConfigRow
-from sequencer.store.state import CLIENT_CONFIGS_VERSION, Draft, HotState
+from sequencer.store.state import CLIENT_CONFIGS_VERSION, HotState
 from tailrace.configs.client_metrics_config import check_client_metrics_configs
 from tailrace.configs.group_config import check_group_configs
 from tailrace.configs.topic_config import InvalidConfigValue

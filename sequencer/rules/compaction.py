@@ -44,17 +44,10 @@ from sequencer.rules.topics import topic_value
 from sequencer.rules.upload_sessions import check_object, live_session, object_row
 from sequencer.settings import SequencerSettings
 from sequencer.store.batch_table import EMPTY_TABLE
-from sequencer.store.rows import (
-    AbortedRow,
-    PartitionRow,
-    RowStore,
-    RunRow,
-    SmallObjectRow,
-    SwapRow,
-    TopicRow,
-    key_of,
-)
-from sequencer.store.state import COMMIT_NUMBER, Draft, HotState, replace_row
+from sequencer.store.draft import Draft
+from sequencer.store.row_store import RowStore
+from sequencer.store.rows import AbortedRow, PartitionRow, RunRow, SmallObjectRow, SwapRow, TopicRow, key_of
+from sequencer.store.state import COMMIT_NUMBER, HotState, replace_row
 from tailrace.turns import Turns, in_parts
 
 MAX_PAGE_BYTES = 4 << 20

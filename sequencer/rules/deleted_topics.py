@@ -17,7 +17,9 @@ from typing import cast
 from uuid import UUID
 
 from sequencer.rules.positions import delete_positions
+from sequencer.store.draft import Draft
 from sequencer.store.required_rows import Needs, RequiredRows
+from sequencer.store.row_store import RowStore
 from sequencer.store.rows import (
     LOOKED_UP,
     AbortedRow,
@@ -29,12 +31,11 @@ from sequencer.store.rows import (
     PositionKey,
     ProducerRow,
     Row,
-    RowStore,
     ShareRow,
     TopicRow,
     key_of,
 )
-from sequencer.store.state import Draft, HotState, Key
+from sequencer.store.state import HotState, Key
 from tailrace.turns import Steps, Turns
 
 RowKey = tuple[type[Row], Key]

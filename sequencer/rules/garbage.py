@@ -18,8 +18,10 @@ from sequencer.api.retention import DeadSession, ForgetObjects, Garbage, SweptSe
 from sequencer.api.values import Empty
 from sequencer.rules.tables import kept_from_ms
 from sequencer.settings import SequencerSettings
-from sequencer.store.rows import CommitRow, ObjectRow, RowStore, SessionRow
-from sequencer.store.state import Draft, HotState, replace_row
+from sequencer.store.draft import Draft
+from sequencer.store.row_store import RowStore
+from sequencer.store.rows import CommitRow, ObjectRow, SessionRow
+from sequencer.store.state import HotState, replace_row
 from tailrace.turns import Turns, in_turns
 
 EMPTY_SWEEPS_NEEDED = 2

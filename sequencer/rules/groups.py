@@ -41,6 +41,7 @@ from sequencer.rules.leases import EMPTY_GROUP, live_agent, new_group, placeable
 from sequencer.rules.positions import POSITIONS_AS_A_STEP, delete_positions, put_position
 from sequencer.rules.transactions import transaction_for_offsets
 from sequencer.settings import SequencerSettings
+from sequencer.store.draft import Draft
 from sequencer.store.rows import (
     AgentRow,
     GroupOffsetRow,
@@ -50,7 +51,7 @@ from sequencer.store.rows import (
     ShareRow,
     key_of,
 )
-from sequencer.store.state import COMMIT_NUMBER, Draft, HotState, replace_row
+from sequencer.store.state import COMMIT_NUMBER, HotState, replace_row
 from tailrace.limits import INT32, later
 from tailrace.turns import Steps
 

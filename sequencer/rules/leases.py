@@ -21,14 +21,15 @@ from sequencer.api.errors import InvalidRequest, LeaseLost, LimitReached, Sequen
 from sequencer.api.groups import GroupOwner, LocateGroup
 from sequencer.api.values import Empty
 from sequencer.settings import SequencerSettings
-from sequencer.store.rows import AgentRow, GroupRow, Identity, LeaseRow
+from sequencer.store.draft import Draft
+from sequencer.store.row_store import Identity
+from sequencer.store.rows import AgentRow, GroupRow, LeaseRow
 from sequencer.store.state import (
     BROKER_ID,
     CLIENT_CONFIGS_VERSION,
     METADATA_VERSION,
     RING_GENERATION,
     SECURITY_VERSION,
-    Draft,
     HotState,
     agent_info,
     replace_row,

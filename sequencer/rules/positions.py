@@ -18,8 +18,9 @@ from collections.abc import Iterable
 import structlog
 
 from sequencer.settings import SequencerSettings
+from sequencer.store.draft import Draft
 from sequencer.store.rows import GroupOffsetRow, GroupRow, PositionKey
-from sequencer.store.state import Draft, replace_row
+from sequencer.store.state import replace_row
 from tailrace.turns import Steps
 
 _log = structlog.get_logger(__name__)

@@ -24,8 +24,9 @@ import msgspec
 from sequencer.api.errors import ERRORS, GroupNotEmpty, SequencerError, UnknownGroup
 from sequencer.api.values import Value
 from sequencer.settings import SequencerSettings
+from sequencer.store.draft import Draft
 from sequencer.store.rows import REFUSED, AnswerRow
-from sequencer.store.state import Draft, HotState
+from sequencer.store.state import HotState
 from tailrace.turns import Steps, in_parts
 
 A = TypeVar("A", bound=Value)

@@ -20,15 +20,10 @@ from sequencer.rules.retention_watch import PartitionWatch, removable_end
 from sequencer.rules.sizes import sizes_around
 from sequencer.rules.topics import move_log_start
 from sequencer.settings import SequencerSettings
-from sequencer.store.rows import (
-    AbortedRow,
-    BrokerConfigRow,
-    PartitionRow,
-    RowStore,
-    TopicRow,
-    key_of,
-)
-from sequencer.store.state import Draft, HotState
+from sequencer.store.draft import Draft
+from sequencer.store.row_store import RowStore
+from sequencer.store.rows import AbortedRow, BrokerConfigRow, PartitionRow, TopicRow, key_of
+from sequencer.store.state import HotState
 from tailrace.configs.topic_config import known_value
 from tailrace.turns import Turns
 

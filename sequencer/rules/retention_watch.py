@@ -19,8 +19,9 @@ from itertools import islice
 from uuid import UUID
 
 from sequencer.rules.due import DueList
+from sequencer.store.draft import Draft
 from sequencer.store.rows import BrokerConfigRow, Changes, PartitionRow, Row, TopicRow, key_of
-from sequencer.store.state import Draft, HotState, Key
+from sequencer.store.state import HotState, Key
 from tailrace.turns import Turns
 
 LOOK_AGAIN_MS = 24 * 3600 * 1000

@@ -37,6 +37,7 @@ from sequencer.api.topics import ConfigScope
 from sequencer.bounds import MAX_EDGES, MAX_WORKS, PageBudget, edges_of
 from sequencer.rules.share_partition import NO_LIMITS, NotAcquired, SharePartition, Span, SpanState
 from sequencer.settings import SequencerSettings
+from sequencer.store.draft import Draft
 from sequencer.store.ordered import NO_PARTITION_KEYS
 from sequencer.store.rows import (
     ClientConfigRow,
@@ -47,7 +48,7 @@ from sequencer.store.rows import (
     ShareRow,
     ShareSpan,
 )
-from sequencer.store.state import COMMIT_NUMBER, Draft, HotState, replace_row
+from sequencer.store.state import COMMIT_NUMBER, HotState, replace_row
 from tailrace.configs.group_config import DEAD_LETTER_TOPIC
 from tailrace.limits import is_name
 from tailrace.turns import Steps

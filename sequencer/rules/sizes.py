@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from uuid import UUID
 
-from sequencer.store.rows import PartitionBytes, RowStore, TopicRow
+from sequencer.store.row_store import PartitionBytes, RowStore
+from sequencer.store.rows import TopicRow
 
 TOPICS_AT_ONCE = 50
 PARTITIONS_AT_ONCE = 100

@@ -16,8 +16,9 @@ from sequencer.api.compaction import PinTable, ReleaseTable, TablePin, TablePins
 from sequencer.api.errors import UnknownTopic
 from sequencer.api.values import Empty
 from sequencer.bounds import MAX_PAGE, PageBudget, text_bytes
+from sequencer.store.draft import Draft
 from sequencer.store.rows import TablePinRow, TopicRow
-from sequencer.store.state import Draft, HotState, replace_row
+from sequencer.store.state import HotState, replace_row
 
 _ENDLESS_MS = (1 << 63) - 1
 

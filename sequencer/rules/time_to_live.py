@@ -12,6 +12,7 @@ from typing import Any
 
 from sequencer.api.transactions import TransactionState
 from sequencer.settings import SequencerSettings
+from sequencer.store.draft import Draft
 from sequencer.store.rows import (
     AnswerRow,
     DelegationTokenRow,
@@ -23,7 +24,7 @@ from sequencer.store.rows import (
     WriteRow,
     key_of,
 )
-from sequencer.store.state import Draft, Key
+from sequencer.store.state import Key
 
 _used = attrgetter("updated_ms")
 

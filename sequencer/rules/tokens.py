@@ -12,8 +12,9 @@ from sequencer.api.errors import InvalidRequest, LimitReached, NotTokenOwner, To
 from sequencer.api.security import AlterToken, CreateToken, DelegationToken, Tokens, TokensRequest
 from sequencer.bounds import MAX_PAGE, PageBudget, text_bytes
 from sequencer.settings import SequencerSettings
+from sequencer.store.draft import Draft
 from sequencer.store.rows import DelegationTokenRow
-from sequencer.store.state import Draft, HotState, replace_row
+from sequencer.store.state import HotState, replace_row
 from tailrace.limits import MAX_NAME_BYTES, is_name, later
 
 FINGERPRINT_DIGITS = 64

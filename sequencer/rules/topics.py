@@ -27,13 +27,14 @@ from sequencer.api.topics import (
 )
 from sequencer.api.values import Empty
 from sequencer.settings import SequencerSettings
+from sequencer.store.draft import Draft
 from sequencer.store.rows import (
     BrokerConfigRow,
     LogEpoch,
     PartitionRow,
     TopicRow,
 )
-from sequencer.store.state import LOG_EPOCH, METADATA_VERSION, Draft, replace_row
+from sequencer.store.state import LOG_EPOCH, METADATA_VERSION, replace_row
 from tailrace.configs.broker_config import broker_configs
 from tailrace.configs.topic_config import TOPIC_CONFIGS, InvalidConfigValue, check_compaction_lags
 from tailrace.tenants import is_topic_name

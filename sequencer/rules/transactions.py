@@ -54,6 +54,7 @@ from sequencer.bounds import PageBudget, text_bytes
 from sequencer.rules.positions import put_position
 from sequencer.settings import SequencerSettings
 from sequencer.store.batch_table import NO_OBJECT, encode_markers, encode_table, join_run
+from sequencer.store.draft import Draft
 from sequencer.store.rows import (
     NO_PRODUCER,
     AbortedRow,
@@ -68,7 +69,7 @@ from sequencer.store.rows import (
     TopicRow,
     TransactionRow,
 )
-from sequencer.store.state import PRODUCER_ID, Draft, HotState, replace_row
+from sequencer.store.state import PRODUCER_ID, HotState, replace_row
 from tailrace.batches.mixed_object import BatchCoordinates
 from tailrace.limits import INT16, MAX_NAME_BYTES, is_name
 from tailrace.turns import Steps

@@ -38,10 +38,11 @@ from sequencer.rules.producers import producer_row, state_of
 from sequencer.rules.transactions import Joined, admit, join_partitions, note_stored
 from sequencer.settings import SequencerSettings
 from sequencer.store.batch_table import encode_table
+from sequencer.store.draft import AddedRun, Draft
+from sequencer.store.row_store import Identity
 from sequencer.store.rows import (
     AgentRow,
     CommitRow,
-    Identity,
     LeaseRow,
     ObjectRow,
     OpenRangeRow,
@@ -52,7 +53,7 @@ from sequencer.store.rows import (
     SessionRow,
     advanced,
 )
-from sequencer.store.state import COMMIT_NUMBER, AddedRun, Draft, replace_row
+from sequencer.store.state import COMMIT_NUMBER, replace_row
 from tailrace.ids import NO_PRODUCER_ID, TopicPartition
 from tailrace.limits import INT16, INT32, MAX_KEY_BYTES
 from tailrace.turns import Steps

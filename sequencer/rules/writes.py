@@ -29,8 +29,9 @@ from sequencer.rules.upload_sessions import (
     live_session,
 )
 from sequencer.settings import SequencerSettings
-from sequencer.store.rows import RowStore, SessionRow, WriteRow
-from sequencer.store.state import Draft
+from sequencer.store.draft import Draft
+from sequencer.store.row_store import RowStore
+from sequencer.store.rows import SessionRow, WriteRow
 from tailrace.batches.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from tailrace.ids import NO_PRODUCER_ID
 from tailrace.turns import Steps, Turns, in_turns

@@ -9,7 +9,8 @@ import msgspec
 
 from sequencer.api.commits import ObjectKind
 from sequencer.api.reads import Marker, Run, RunBatch
-from sequencer.store.rows import ObjectRow, ObjectRowMissing, RunRow
+from sequencer.store.row_store import ObjectRowMissing
+from sequencer.store.rows import ObjectRow, RunRow
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[RunBatch])

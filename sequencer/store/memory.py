@@ -14,22 +14,18 @@ from sequencer.api.commits import ObjectKind
 from sequencer.api.errors import LeaseLost, RequestFailed
 from sequencer.api.reads import Run
 from sequencer.store.batch_table import EMPTY_TABLE, join_run
+from sequencer.store.row_store import LONGEST_LEASE_MS, Identity, PartitionBytes, ScannedRuns, StoreStatistics
 from sequencer.store.rows import (
     HOT,
     JOURNALED,
     KEYS,
-    LONGEST_LEASE_MS,
     Changes,
     GroupOffsetRow,
-    Identity,
     JournalRow,
     ObjectRow,
-    PartitionBytes,
     ProducerRow,
     Row,
     RunRow,
-    ScannedRuns,
-    StoreStatistics,
     key_of,
 )
 from tailrace.clock import Clock

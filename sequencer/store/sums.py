@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sequencer.api.commits import ObjectKind
-from sequencer.store.rows import ObjectRow, Row, StoreStatistics
+from sequencer.store.row_store import StoreStatistics
+from sequencer.store.rows import ObjectRow, Row
 
 RUNS = "sum_runs"
 UNCOMPACTED_BYTES = "sum_uncompacted_bytes"

@@ -11,7 +11,8 @@ from uuid import UUID
 import pytest
 
 from agent.dispatch import Dispatcher
-from sequencer.store.rows import Changes, GroupOffsetRow, GroupRow, Row, RowStore, TransactionRow
+from sequencer.store.row_store import RowStore
+from sequencer.store.rows import Changes, GroupOffsetRow, GroupRow, Row, TransactionRow
 from sequencer.store.state import replace_row
 from tailrace.kafka import ApiKey, encode_request
 from tailrace.kafka.messages.list_groups import ListGroupsRequest

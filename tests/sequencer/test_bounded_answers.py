@@ -43,14 +43,8 @@ from sequencer.pages import (
 from sequencer.rules.client_configs import client_configs
 from sequencer.rules.compaction import MAX_PAGE_BYTES
 from sequencer.store.memory import MemoryRowStore
-from sequencer.store.rows import (
-    AbortedRow,
-    Changes,
-    ClientConfigRow,
-    PartitionBytes,
-    ProducerRow,
-    RememberedBatch,
-)
+from sequencer.store.row_store import PartitionBytes
+from sequencer.store.rows import AbortedRow, Changes, ClientConfigRow, ProducerRow, RememberedBatch
 from sequencer.store.state import HotState
 from tailrace.rpc.frames import encode_body
 from tests.support.backlog import RUN_LENGTH, TOPIC, fill

@@ -21,8 +21,8 @@ from sequencer.api.topics import CreateTopic, MetadataRequest
 from sequencer.checkpoint.checkpointer import Checkpointer
 from sequencer.engine.committer import Committer
 from sequencer.observer import NullObserver
+from sequencer.store.draft import Draft
 from sequencer.store.rows import Row, TransactionRow
-from sequencer.store.state import Draft
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.hooked_rows import HookedRowStore

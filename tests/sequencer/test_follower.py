@@ -47,9 +47,10 @@ from sequencer.engine.follower import Follower, FollowerBehind
 from sequencer.engine.requests import QUERIES
 from sequencer.methods import AS_NEWEST, AS_SEEN, METHODS
 from sequencer.reading.journal import CHAIN, NUMBER, Journal, JournalGap
+from sequencer.store.draft import Draft
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import HOT, Changes, CounterRow, JournalRow, Row, TopicRow
-from sequencer.store.state import Draft, HotState
+from sequencer.store.state import HotState
 from tailrace.turns import at_once
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.patience import PATIENCE_SECONDS

@@ -32,9 +32,10 @@ from sequencer.reading import positions as reading
 from sequencer.rules.groups import delete_group
 from sequencer.rules.positions import delete_positions
 from sequencer.store import recent_rows
+from sequencer.store.draft import NOTED_IN_A_STEP, Draft
 from sequencer.store.rows import HOT, LOOKED_UP, Changes, GroupOffsetRow, GroupRow, Row
 from sequencer.store.sql.postgres import CONNECTIONS
-from sequencer.store.state import NOTED_IN_A_STEP, Draft, HotState, replace_row
+from sequencer.store.state import HotState, replace_row
 from tailrace.turns import at_once
 from tests.support import sequencer_bench
 from tests.support.clocks import ManualClock

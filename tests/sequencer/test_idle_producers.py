@@ -17,10 +17,11 @@ from sequencer.engine import expiry
 from sequencer.engine.follower import Follower
 from sequencer.rules.time_to_live import forget, producer_lifetime
 from sequencer.store import recent_rows
+from sequencer.store.draft import Draft
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.recent_rows import RecentRows
 from sequencer.store.rows import ObjectRow, ProducerKey, ProducerRow, Row, key_of
-from sequencer.store.state import Draft, HotState, replace_row
+from sequencer.store.state import HotState, replace_row
 from tests.support import sequencer_bench
 from tests.support.clocks import ManualClock
 from tests.support.committer_bench import CommitterBench, run_on_committer

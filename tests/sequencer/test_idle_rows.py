@@ -25,7 +25,9 @@ from sequencer.rules.repeats import are_too_large, forget_surplus
 from sequencer.rules.retention import plan_retention
 from sequencer.rules.time_to_live import forget
 from sequencer.settings import SequencerSettings
+from sequencer.store.draft import Draft
 from sequencer.store.memory import MemoryRowStore
+from sequencer.store.row_store import Identity
 from sequencer.store.rows import (
     REFUSED,
     AgentRow,
@@ -34,7 +36,6 @@ from sequencer.store.rows import (
     DelegationTokenRow,
     GroupOffsetRow,
     GroupRow,
-    Identity,
     LogEpoch,
     PartitionRow,
     Row,
@@ -44,7 +45,7 @@ from sequencer.store.rows import (
     TransactionRow,
     WriteRow,
 )
-from sequencer.store.state import Draft, HotState, replace_row
+from sequencer.store.state import HotState, replace_row
 from tailrace.turns import at_once
 from tests.support.clocks import ManualClock
 

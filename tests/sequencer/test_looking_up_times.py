@@ -14,7 +14,8 @@ from sequencer.api.reads import OffsetQuery, OffsetsAnswer, OffsetSpec, OffsetsR
 from sequencer.engine.committer import Committer
 from sequencer.pages import all_offsets
 from sequencer.store.memory import MemoryRowStore
-from sequencer.store.rows import Changes, ScannedRuns
+from sequencer.store.row_store import ScannedRuns
+from sequencer.store.rows import Changes
 from sequencer.store.state import replace_row
 from tailrace.limits import INT64_MAX
 from tests.support.backlog import TOPIC, fill

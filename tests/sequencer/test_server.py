@@ -25,7 +25,8 @@ from sequencer.methods import METHODS
 from sequencer.observer import NullObserver
 from sequencer.recovery.bucket_scan import read_checkpoints
 from sequencer.server import SequencerServer, ServerSettings
-from sequencer.store.rows import Identity, Row, TopicRow
+from sequencer.store.row_store import Identity
+from sequencer.store.rows import Row, TopicRow
 from tailrace.buffers import Buffer
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy

@@ -15,6 +15,7 @@ from sequencer.engine.follower import Follower
 from sequencer.reading.journal import NUMBER
 from sequencer.rules.deleted_topics import TOPIC_IN_KEY
 from sequencer.rules.levels import SMALL_BYTES
+from sequencer.store.row_store import RowStore
 from sequencer.store.rows import (
     HOT,
     LOOKED_UP,
@@ -26,7 +27,6 @@ from sequencer.store.rows import (
     PartitionRow,
     ProducerRow,
     Row,
-    RowStore,
     RunRow,
     SessionRow,
     ShareRow,

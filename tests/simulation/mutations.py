@@ -114,6 +114,7 @@ from sequencer.rules import assign
 from sequencer.rules.producers import STORE, SequenceCheck
 from sequencer.rules.retention_watch import PartitionWatch
 from sequencer.rules.share_partition import SharePartition
+from sequencer.store.draft import Draft
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.recent_rows import RecentRows
 from sequencer.store.rows import (
@@ -136,7 +137,7 @@ from sequencer.store.rows import (
     WriteRow,
     key_of,
 )
-from sequencer.store.state import Draft, HotState, replace_row
+from sequencer.store.state import HotState, replace_row
 from sequencer.store.sums import SumDeltas
 from tailrace.batches.record_batch import crc_of, patch_base_offset_and_epoch, read_header
 from tailrace.kafka.error_codes import ErrorCode

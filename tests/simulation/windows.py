@@ -15,16 +15,8 @@ from typing import cast
 from uuid import UUID
 
 from agent.fetch.window import Window
-from sequencer.store.rows import (
-    Changes,
-    CounterRow,
-    OpenRangeRow,
-    PartitionRow,
-    Row,
-    RowStore,
-    RunRow,
-    TopicRow,
-)
+from sequencer.store.row_store import RowStore
+from sequencer.store.rows import Changes, CounterRow, OpenRangeRow, PartitionRow, Row, RunRow, TopicRow
 from sequencer.store.state import COMMIT_NUMBER
 from tailrace.ids import TopicPartition
 

@@ -31,7 +31,8 @@ from structlog.typing import EventDict
 from sequencer.api.errors import SequencerUnavailable
 from sequencer.server import ServerSettings
 from sequencer.settings import SequencerSettings
-from sequencer.store.rows import Changes, RowStore
+from sequencer.store.row_store import RowStore
+from sequencer.store.rows import Changes
 from sequencer.store.sql.store import SqlRowStore
 from tailrace.batches.mixed_object import HEADER_BYTES as OBJECT_HEADER_BYTES
 from tailrace.batches.record_batch import HEADER_BYTES

@@ -9,17 +9,8 @@ from sequencer.api.commits import BatchStatus, ObjectKind
 from sequencer.api.reads import Run, RunBatch
 from sequencer.store.batch_table import encode_table
 from sequencer.store.memory import MemoryRowStore
-from sequencer.store.rows import (
-    Changes,
-    CounterRow,
-    LogEpoch,
-    ObjectRow,
-    PartitionBytes,
-    PartitionRow,
-    RowStore,
-    RunRow,
-    TopicRow,
-)
+from sequencer.store.row_store import PartitionBytes, RowStore
+from sequencer.store.rows import Changes, CounterRow, LogEpoch, ObjectRow, PartitionRow, RunRow, TopicRow
 from sequencer.store.state import COMMIT_NUMBER, METADATA_VERSION
 
 TOPIC = UUID(int=0x70)

@@ -22,7 +22,7 @@ from sequencer.api.errors import SequencerUnavailable
 from sequencer.api.topics import CreateTopic, Topic
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
-from sequencer.store.rows import RowStore
+from sequencer.store.row_store import RowStore
 from sequencer.store.sql.store import SqlRowStore
 from tailrace.batches.record_batch import split
 from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy

@@ -19,7 +19,8 @@ from sequencer.api.commits import ObjectKind
 from sequencer.api.reads import Run
 from sequencer.api.transactions import TransactionState
 from sequencer.store.batch_table import EMPTY_TABLE, decode_markers, decode_table
-from sequencer.store.rows import KEYS, Int32, ObjectRowMissing, Row
+from sequencer.store.row_store import ObjectRowMissing
+from sequencer.store.rows import KEYS, Int32, Row
 
 Dialect = Literal["sqlite", "postgresql"]
 INTEGERS = "text::bigint[]"

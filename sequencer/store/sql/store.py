@@ -14,20 +14,8 @@ from sqlalchemy import URL
 
 from sequencer.api.errors import LeaseLost, SequencerUnavailable
 from sequencer.api.reads import Run
-from sequencer.store.rows import (
-    HOT,
-    LONGEST_LEASE_MS,
-    Changes,
-    GroupOffsetRow,
-    Identity,
-    JournalRow,
-    ObjectRow,
-    PartitionBytes,
-    Row,
-    RunRow,
-    ScannedRuns,
-    StoreStatistics,
-)
+from sequencer.store.row_store import LONGEST_LEASE_MS, Identity, PartitionBytes, ScannedRuns, StoreStatistics
+from sequencer.store.rows import HOT, Changes, GroupOffsetRow, JournalRow, ObjectRow, Row, RunRow
 from sequencer.store.sql import statements
 from sequencer.store.sql.database import Database, Values, table_statements
 from sequencer.store.sql.postgres import PostgresDatabase
@@ -115,7 +103,7 @@ def open_row_store(
 
 
 class SqlRowStore:
-    """`sequencer.store.rows.RowStore` in SQL.
+    """`sequencer.store.row_store.RowStore` in SQL.
 
     A `write` that raises SequencerUnavailable or is cancelled may have been applied; a `load` shows whether it was. A
     `write` that raises RequestFailed or LeaseLost has written nothing.

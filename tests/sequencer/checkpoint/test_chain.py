@@ -10,7 +10,8 @@ from sequencer.api.errors import IncarnationChanged, SequencerUnavailable
 from sequencer.checkpoint import chain as chain_module
 from sequencer.checkpoint.chain import ChainState, Phase
 from sequencer.checkpoint.format import Head, HeadId, Part
-from sequencer.store.rows import AgentRow, Changes, Identity, LogEpoch, PartitionRow, Row, TopicRow
+from sequencer.store.row_store import Identity
+from sequencer.store.rows import AgentRow, Changes, LogEpoch, PartitionRow, Row, TopicRow
 from sequencer.store.state import HotState, replace_row
 from tailrace.turns import at_once
 from tests.support.row_samples import one_of_each_kind

@@ -28,13 +28,13 @@ from sequencer.checkpoint.format import CheckpointedRows, HeadId, InvalidCheckpo
 from sequencer.engine.committer import Committer
 from sequencer.recovery.bucket_scan import read_checkpoints
 from sequencer.settings import SequencerSettings
+from sequencer.store.row_store import Identity
 from sequencer.store.rows import (
     KEYS,
     Changes,
     CommitRow,
     CounterRow,
     GroupOffsetRow,
-    Identity,
     ProducerRow,
     Row,
     key_of,

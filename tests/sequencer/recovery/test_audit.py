@@ -18,13 +18,13 @@ from sequencer.checkpoint.checkpointer import write_cluster_file
 from sequencer.recovery.audit import AuditReport, AuditSettings, audit
 from sequencer.recovery.invariants import check_partition
 from sequencer.store.batch_table import decode_table, encode_table
+from sequencer.store.row_store import Identity
 from sequencer.store.rows import (
     AbortedRow,
     CommitRow,
     CounterRow,
     GroupOffsetRow,
     GroupRow,
-    Identity,
     LogEpoch,
     ObjectRow,
     OpenRangeRow,

@@ -24,8 +24,9 @@ from sequencer.bounds import MAX_ANSWER_BYTES
 from sequencer.pages import whole_security
 from sequencer.rules import access
 from sequencer.settings import SequencerSettings
+from sequencer.store.draft import Draft
 from sequencer.store.rows import AclRow, ScramRow
-from sequencer.store.state import Draft, HotState
+from sequencer.store.state import HotState
 from tailrace.rpc.frames import encode_body
 from tailrace.security.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from tailrace.turns import at_once

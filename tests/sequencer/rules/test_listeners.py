@@ -8,8 +8,9 @@ from sequencer.api.agents import AgentInfo
 from sequencer.api.errors import InvalidRequest
 from sequencer.rules.leases import MAX_LISTENERS, register_agent
 from sequencer.settings import SequencerSettings
-from sequencer.store.rows import Identity
-from sequencer.store.state import Draft, HotState
+from sequencer.store.draft import Draft
+from sequencer.store.row_store import Identity
+from sequencer.store.state import HotState
 
 
 @pytest.mark.parametrize(

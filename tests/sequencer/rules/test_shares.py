@@ -26,8 +26,9 @@ from sequencer.api.share_groups import (
 from sequencer.bounds import MAX_EDGES
 from sequencer.rules import shares
 from sequencer.settings import SequencerSettings
+from sequencer.store.draft import Draft
 from sequencer.store.rows import GroupRow, LogEpoch, PartitionRow, Row, ShareRow, TopicRow
-from sequencer.store.state import Draft, HotState
+from sequencer.store.state import HotState
 from tailrace.turns import at_once
 
 TOPIC, ASKED = UUID(int=1), UUID(int=7)

@@ -10,8 +10,9 @@ from sequencer.api.security import AlterToken, CreateToken, DelegationToken, Tok
 from sequencer.rules.time_to_live import forget, row_lifetimes
 from sequencer.rules.tokens import alter_token, create_token, tokens
 from sequencer.settings import SequencerSettings
+from sequencer.store.draft import Draft
 from sequencer.store.rows import DelegationTokenRow
-from sequencer.store.state import Draft, HotState
+from sequencer.store.state import HotState
 
 SETTINGS = SequencerSettings(max_delegation_tokens=3, max_delegation_tokens_per_owner=2)
 NOW, HOUR = 1_000_000, 3_600_000

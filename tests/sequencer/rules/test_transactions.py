@@ -43,6 +43,7 @@ from sequencer.rules.transactions import (
     transaction_of,
 )
 from sequencer.settings import SequencerSettings
+from sequencer.store.draft import Draft
 from sequencer.store.rows import (
     HOT,
     AbortedRow,
@@ -56,7 +57,7 @@ from sequencer.store.rows import (
     TopicRow,
     TransactionRow,
 )
-from sequencer.store.state import PRODUCER_ID, Draft, HotState, replace_row
+from sequencer.store.state import PRODUCER_ID, HotState, replace_row
 from tailrace.batches.mixed_object import BatchCoordinates
 from tailrace.batches.record_batch import TRANSACTIONAL_FLAG, MarkerKind, control_batch
 from tailrace.turns import at_once

@@ -15,17 +15,16 @@ from hypothesis import strategies as st
 
 from sequencer.api.commits import ObjectKind
 from sequencer.store.memory import MemoryRowStore
+from sequencer.store.row_store import ObjectRowMissing, RowStore
 from sequencer.store.rows import (
     LOOKED_UP,
     Changes,
     CounterRow,
     GroupOffsetRow,
     ObjectRow,
-    ObjectRowMissing,
     ProducerRow,
     RememberedBatch,
     Row,
-    RowStore,
     RunRow,
     key_of,
 )

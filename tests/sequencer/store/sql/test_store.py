@@ -15,16 +15,8 @@ import sequencer.store.sql.postgres as postgres_module
 import sequencer.store.sql.store as store_module
 from sequencer.api.commits import ObjectKind
 from sequencer.api.errors import LeaseLost, RequestFailed, SequencerUnavailable
-from sequencer.store.rows import (
-    LOOKED_UP,
-    Changes,
-    CounterRow,
-    JournalRow,
-    ObjectRow,
-    ObjectRowMissing,
-    RunRow,
-    key_of,
-)
+from sequencer.store.row_store import ObjectRowMissing
+from sequencer.store.rows import LOOKED_UP, Changes, CounterRow, JournalRow, ObjectRow, RunRow, key_of
 from sequencer.store.sql.store import SqlRowStore, UnknownDatabase, open_row_store
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.row_samples import BIGGEST, TOPIC, changes, object_row, one_of_each_kind, run_row
