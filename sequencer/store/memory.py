@@ -72,6 +72,7 @@ class MemoryRowStore:
     async def take_committer_lease(self, holder: str, address: str, lease_ms: int) -> int | None:
         now = self._clock.wall_ms()
         if self._holder not in (None, holder) and now < self._expires_ms:
+            self._expires_ms = min(self._expires_ms, now + LONGEST_LEASE_MS)
             return None
         self._epoch += 1
         self._holder = holder
@@ -91,7 +92,8 @@ class MemoryRowStore:
         return epoch == self._epoch and self._holder is not None
 
     async def committer_address(self) -> str | None:
-        is_live = self._holder is not None and self._clock.wall_ms() < self._expires_ms
+        left_ms = self._expires_ms - self._clock.wall_ms()
+        is_live = self._holder is not None and 0 < left_ms <= LONGEST_LEASE_MS
         return self._address if is_live else None
 
     async def release_committer_lease(self, epoch: int) -> None:

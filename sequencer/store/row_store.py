@@ -97,7 +97,8 @@ class RowStore(Protocol):
 
     async def take_committer_lease(self, holder: str, address: str, lease_ms: int) -> int | None:
         """Become the committer: return a new fencing epoch, or None while another holds the lease. Writes that began
-        under an older epoch have ended when this returns."""
+        under an older epoch have ended when this returns. A lease of another that ends later than LONGEST_LEASE_MS from
+        now ends then: the database's clock went back since it was renewed."""
         ...
 
     async def renew_committer_lease(self, epoch: int, lease_ms: int) -> bool:
@@ -112,7 +113,7 @@ class RowStore(Protocol):
         ...
 
     async def committer_address(self) -> str | None:
-        """Return the committer's address; None unless its lease is valid."""
+        """Return the committer's address; None unless its lease is valid and ends within LONGEST_LEASE_MS."""
         ...
 
     async def release_committer_lease(self, epoch: int) -> None: ...

@@ -25,7 +25,7 @@ from sequencer.methods import METHODS
 from sequencer.observer import NullObserver
 from sequencer.recovery.bucket_scan import read_checkpoints
 from sequencer.server import SequencerServer, ServerSettings
-from sequencer.store.row_store import Identity
+from sequencer.store.row_store import LONGEST_LEASE_MS, Identity
 from sequencer.store.rows import Row, TopicRow
 from tailrace.buffers import Buffer
 from tailrace.object_store.memory import MemoryStore
@@ -400,6 +400,34 @@ def test_a_server_that_follows_looks_for_the_committer_with_two_reads_and_no_wri
         await world.pass_time(10.0)
         assert {*cut.calls} <= {"committer_address", "identity", "journal_from"}
         assert 15 <= cut.calls["committer_address"] <= 21, "one look each half second"
+
+    run(use)
+
+
+def test_a_lease_that_ends_in_an_hour_because_the_databases_clock_went_back_keeps_nobody_from_leading() -> (
+    None
+):
+    async def use(world: World) -> None:
+        first, second = world.nodes.values()
+        assert first.is_committer
+        world.freeze("a:1")
+        world.store._expires_ms += 3_600_000
+        await world.pass_time(5.0)
+        assert not second.is_committer, "the first may have got a long lease from a slow database"
+        await world.pass_time(LONGEST_LEASE_MS / 1000)
+        assert second.is_committer and not first.is_committer
+
+    run(use)
+
+
+def test_a_clock_that_goes_back_under_a_committer_that_lives_changes_nothing() -> None:
+    async def use(world: World) -> None:
+        first, second = world.nodes.values()
+        epoch = world.store._epoch
+        world.store._expires_ms += 3_600_000
+        await world.pass_time(1.5 * LONGEST_LEASE_MS / 1000)
+        assert first.is_committer and not second.is_committer
+        assert world.store._epoch == epoch
 
     run(use)
 

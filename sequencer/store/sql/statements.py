@@ -33,6 +33,12 @@ TAKE_COMMITTER_LEASE = """
     where id in (select id from free)
     returning committer_epoch
 """
+# No lease ends later than $1 (the longest lease) from now, unless the database's clock went back. A holder that lives
+# corrects the end when it renews; for one that is gone, whoever wants the lease does, and then waits as for any other.
+CORRECT_LEASE_END = """
+    update cluster set committer_expires_ms = {now} + cast($1 as bigint)
+    where id = 1 and committer_expires_ms > {now} + cast($1 as bigint)
+"""
 # The holder keeps the lease, even when it renews late, as long as nobody else has taken it. A renewal never shortens an
 # earlier one, because renewals may arrive out of order. If the end is later than $3 (the longest lease) from now, the
 # database's clock went back.
@@ -46,7 +52,10 @@ RENEW_COMMITTER_LEASE = """
     returning id
 """
 LEASE_UNTAKEN = "select id from cluster where id = 1 and committer_epoch = $1 and committer_holder <> ''"
-COMMITTER_ADDRESS = "select committer_address from cluster where id = 1 and committer_expires_ms > {now}"
+COMMITTER_ADDRESS = """
+    select committer_address from cluster
+    where id = 1 and committer_expires_ms > {now} and committer_expires_ms <= {now} + cast($1 as bigint)
+"""
 RELEASE_COMMITTER_LEASE = """
     update cluster set committer_holder = '', committer_address = '', committer_expires_ms = 0
     where id = 1 and committer_epoch = $1

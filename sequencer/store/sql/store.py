@@ -175,7 +175,10 @@ class SqlRowStore:
         taken = await self._database.execute(
             statements.TAKE_COMMITTER_LEASE, self._text(holder), self._text(address), lease_ms
         )
-        return int(taken[0][0]) if taken else None
+        if taken:
+            return int(taken[0][0])
+        await self._database.execute(statements.CORRECT_LEASE_END, LONGEST_LEASE_MS)
+        return None
 
     async def renew_committer_lease(self, epoch: int, lease_ms: int) -> bool:
         longest_ms = max(lease_ms, LONGEST_LEASE_MS)
@@ -187,7 +190,7 @@ class SqlRowStore:
         return bool(await self._leases.fetch(statements.LEASE_UNTAKEN, epoch))
 
     async def committer_address(self) -> str | None:
-        rows = await self._leases.fetch(statements.COMMITTER_ADDRESS)
+        rows = await self._leases.fetch(statements.COMMITTER_ADDRESS, LONGEST_LEASE_MS)
         return str(rows[0][0]) if rows else None
 
     async def release_committer_lease(self, epoch: int) -> None:

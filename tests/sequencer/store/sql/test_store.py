@@ -15,7 +15,7 @@ import sequencer.store.sql.postgres as postgres_module
 import sequencer.store.sql.store as store_module
 from sequencer.api.commits import ObjectKind
 from sequencer.api.errors import LeaseLost, RequestFailed, SequencerUnavailable
-from sequencer.store.row_store import ObjectRowMissing
+from sequencer.store.row_store import LONGEST_LEASE_MS, ObjectRowMissing
 from sequencer.store.rows import LOOKED_UP, Changes, CounterRow, JournalRow, ObjectRow, RunRow, key_of
 from sequencer.store.sql.store import SqlRowStore, UnknownDatabase, open_row_store
 from tests.support.clocks import ManualClock, SeededEntropy
@@ -192,6 +192,31 @@ def test_the_lease_has_one_holder_and_each_that_takes_it_has_a_higher_epoch(plac
         assert not await b.renew_committer_lease(taken, 60_000)
         await b.release_committer_lease(taken)  # not its own any more
         assert await b.committer_address() == "a:1"
+        await a.close()
+        await b.close()
+
+    asyncio.run(act())
+
+
+def test_a_lease_ends_soon_when_the_databases_clock_has_gone_back_and_its_holder_is_gone(
+    place: Place,
+) -> None:
+    async def act() -> None:
+        a, b = place(), place()
+        await a.open()
+        await b.open()
+        epoch = await a.take_committer_lease("a", "a:1", 2_000)
+        assert epoch is not None
+        # As when the clock goes back by an hour: no renewal sets such an end.
+        await a._database.execute(
+            "update cluster set committer_expires_ms = committer_expires_ms + 3600000 returning id"
+        )
+        assert await b.committer_address() is None
+        assert await b.take_committer_lease("b", "b:1", 2_000) is None
+        assert await b.committer_address() == "a:1", "the lease may be valid until its new end"
+        ((left_ms,),) = await b._database.fetch("select committer_expires_ms - {now} from cluster")
+        assert 2_000 < left_ms <= LONGEST_LEASE_MS
+        assert await a.renew_committer_lease(epoch, 2_000), "nobody has taken it"
         await a.close()
         await b.close()
 
