@@ -90,6 +90,7 @@ class ConsumerMember(GroupMember):
             self._lives += 1
             is_classic = self.luck.below(2) == 0 and not self.stage.is_calm
             self.counts = not is_classic
+            self.commit_version = 7 if is_classic else 9  # coordinators refuse epochs in versions below 9
             until = self.stage.now() + 0.5 + 3.0 * self.luck.fraction()
             self._begin_anew()
             self.stage.note(f"{self._me} begins, {'classic' if is_classic else 'consumer'}")

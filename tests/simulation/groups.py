@@ -107,6 +107,8 @@ class GroupMember(Reader):
         self.member_id = ""
         self.generation = -1
         self._commits = 0
+        self.commit_version = 7
+        """The version of its OffsetCommit."""
         self.counts = True
         """Whether its commits prove that the group serves a partition."""
 
@@ -269,7 +271,7 @@ class GroupMember(Reader):
         )
         codes: dict[int, int] = {}
         try:
-            answer = await self.ask_coordinator(ApiKey.OFFSET_COMMIT, 7, request)
+            answer = await self.ask_coordinator(ApiKey.OFFSET_COMMIT, self.commit_version, request)
             codes = {row.partition_index: row.error_code for row in answer.topics[0].partitions}
         finally:
             # The refusal may answer the repetition of a request that was carried out.
