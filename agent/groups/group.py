@@ -443,7 +443,9 @@ class Group:
         self._prepare_rebalance(now)
 
     def _prepare_rebalance(self, now: float) -> None:
-        """Have all members join again. The next generation is made when all did, or when the time is over."""
+        """Have all members join again. The next generation is made when all did, or when the time is over. The first
+        one of an empty group is made after the initial delay. As in Kafka, it does not wait for clients that have only
+        asked for an id."""
         is_first = self.phase is GroupPhase.EMPTY
         self._fail_syncs(ErrorCode.REBALANCE_IN_PROGRESS)
         if self.phase is GroupPhase.COMPLETING_REBALANCE:
@@ -451,11 +453,13 @@ class Group:
         self._sync_deadline = None
         self.phase = GroupPhase.PREPARING_REBALANCE
         limit = now + max((member.rebalance_seconds for member in self.members.values()), default=0.0)
+        self._delay_limit = None
         if is_first and self.initial_delay_seconds > 0:
             self._delay_limit = limit
             self._join_deadline = min(limit, now + self.initial_delay_seconds)
+        elif is_first:
+            self._complete_join(now)
         else:
-            self._delay_limit = None
             self._join_deadline = limit
             self._try_complete_join(now)
 
@@ -665,14 +669,7 @@ class Group:
             self._remove(member)
         self._after_removal(now, bool(dead))
         if self._join_deadline is not None and self._join_deadline <= now:
-            if self._delay_limit is not None:
-                self._delay_limit = None
-                self._join_deadline = now + max(
-                    (member.rebalance_seconds for member in self.members.values()), default=0.0
-                )
-                self._try_complete_join(now)
-            else:
-                self._complete_join(now)
+            self._complete_join(now)
 
     def close(self, code: ErrorCode) -> None:
         """Answer all waiting requests with this code, and mark the group as dead."""

@@ -199,8 +199,9 @@ def test_a_dynamic_member_must_come_back_with_the_id_it_was_given() -> None:
 
 def test_an_id_that_never_comes_back_holds_a_rebalance_for_its_session_only() -> None:
     driver = Driver()
+    driver.join(fresh="a")
     driver.join(fresh="gone", known=True)
-    ticket = driver.join(fresh="a")
+    ticket = driver.join("a", protocols=[("range", b"other topics")])
     assert ticket not in driver.answers
     driver.advance(10)
     assert driver.answers[ticket].code is ErrorCode.NONE
@@ -375,6 +376,16 @@ def test_a_new_group_waits_for_more_members_if_configured() -> None:
     assert first not in driver.answers
     driver.advance(1)
     assert driver.answers[first].generation == driver.answers[second].generation == 1
+
+
+@pytest.mark.parametrize("delay_seconds", [0, 3])
+def test_the_first_rebalance_waits_for_no_client_that_has_only_asked_for_an_id(delay_seconds: float) -> None:
+    driver = Driver(Group("g", initial_delay_seconds=delay_seconds))
+    driver.join(fresh="asked only", known=True)
+    ticket = driver.join(fresh="a")
+    driver.advance(delay_seconds)
+    assert driver.answers[ticket].generation == 1
+    assert list(driver.group.pending) == ["asked only"]
 
 
 def test_a_new_coordinator_keeps_generation_members_and_assignment() -> None:
