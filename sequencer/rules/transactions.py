@@ -9,6 +9,8 @@ Invariants:
   that was open when an agent received it (by number), or the one of its epoch (if every end bumps the epoch);
 - an open range begins at a producer's first stored batch in a partition, and ends with the marker's offset;
 - a retried end gets its first answer and ends nothing else;
+- a producer whose transaction was aborted for it (a time-out, an operator) is fenced. If its ends bump the epoch, an
+  abort gets it the next one, as in Kafka;
 - requests that a client sent in one transaction add nothing to a later one, however late they arrive;
 - the end of a transaction skips topics and groups that were deleted meanwhile; it does not fail.
 
@@ -441,7 +443,7 @@ def _answer_before(row: TransactionRow, request: EndTransaction) -> ProducerGran
     if is_current and request.number in (-1, row.number):
         return None
     end = row.last_end
-    is_last = end is not None and _is_end_of(end, row, named, request.number)
+    is_last = end is not None and _is_end_of(end, row, named, request)
     if not is_last and not is_current:
         return None
     if end is None:
@@ -456,12 +458,16 @@ def _answer_before(row: TransactionRow, request: EndTransaction) -> ProducerGran
     )
 
 
-def _is_end_of(end: EndedTransaction, row: TransactionRow, named: ProducerRef, number: int) -> bool:
-    """Whether a request of this producer means this end; `number` is -1 if the caller does not know it."""
+def _is_end_of(
+    end: EndedTransaction, row: TransactionRow, named: ProducerRef, request: EndTransaction
+) -> bool:
+    """Whether the request of this producer means this end."""
     if named != end.producer:
         return False
-    if number >= 0:
-        return number == end.number
+    if not request.bumps_epoch and named != end.granted:
+        return False  # the transaction was aborted for a client that can't learn the new epoch
+    if request.number >= 0:
+        return request.number == end.number
     # If the end granted no new epoch, a transaction begun since then (and aborted by a time-out) has the same producer
     # id and epoch.
     return named != end.granted or row.number == end.number
@@ -588,8 +594,9 @@ def _end_offsets(draft: Draft, group_id: str, producer_id: int, is_commit: bool)
 
 
 def _abort_and_fence(draft: Draft, row: TransactionRow) -> Steps[None]:
-    fenced = _bumped(draft, (yield from _finish(draft, row, is_commit=False)))
-    draft.put(replace_row(fenced.with_previous(None), updated_ms=draft.now_ms))
+    fenced = _bumped(draft, (yield from _finish(draft, row, is_commit=False))).with_previous(None)
+    end = EndedTransaction(producer=row.producer, number=row.number, is_commit=False, granted=fenced.producer)
+    draft.put(replace_row(fenced.with_last_end(end), updated_ms=draft.now_ms))
 
 
 def abort_producer(draft: Draft, request: AbortProducer) -> Steps[AbortedProducer]:

@@ -629,11 +629,15 @@ def test_a_transaction_whose_time_is_over_is_aborted_and_its_producer_fenced(fac
         assert await position(bench) == (-1, False)
         for commit in (True, False):
             with pytest.raises(ProducerFenced):
-                await mine.end(commit=commit)
+                await mine.end(commit=commit, bump=False, number=1)
+        with pytest.raises(InvalidTransactionState):
+            await mine.end(commit=True)
         assert await mine.current() == (FENCED, -1)
         with pytest.raises(ProducerFenced):
             await mine.init(named=mine.now)
-        assert (await mine.init()).producer_epoch == 2
+        assert (await mine.end(commit=False)).producer_epoch == 1, "as in Kafka, an abort lets it continue"
+        await mine.write()
+        assert (await mine.end(commit=True)).producer_epoch == 2
 
     run(factory, scenario)
 
@@ -652,6 +656,8 @@ def test_an_operator_aborts_what_a_producer_has_open(factory: Factory) -> None:
             assert answer.errors == [PartitionError.NONE, PartitionError.NONE, unknown]
             assert (await bench.find()).high_watermark == end
         with pytest.raises(ProducerFenced):
+            await mine.end(commit=True, bump=False)
+        with pytest.raises(InvalidTransactionState):
             await mine.end(commit=True)
 
     run(factory, scenario)

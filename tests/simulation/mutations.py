@@ -956,6 +956,18 @@ def _times_out_without_a_new_epoch(original: Any) -> Any:
     return abort_and_fence
 
 
+def _commits_what_timed_out(original: Any) -> Any:
+    def answer_before(row: Any, request: Any) -> Any:
+        named = ProducerRef(request.transaction.producer_id, request.transaction.producer_epoch)
+        end = row.last_end
+        is_of_time_out = end is not None and named == end.producer and named != row.producer
+        if is_of_time_out and request.is_commit and not end.is_commit:
+            return ProducerGrant(*end.granted)
+        return original(row, request)
+
+    return answer_before
+
+
 def _takes_over_without_a_new_epoch(original: Any) -> Any:
     def init_producer(draft: Any, request: Any, settings: Any) -> Any:
         with mock.patch.object(transactions, "_bumped", lambda draft, row: row):
@@ -2270,6 +2282,11 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "a time-out aborts a transaction without a new producer epoch",
         [(transactions, "_abort_and_fence", _times_out_without_a_new_epoch)],
+        {**TRANSACTIONS, "misfortunes": at(*3 * ["a client stops for long"])},
+    ),
+    Mutation(
+        "the commit of a transaction that timed out is answered with its next epoch",
+        [(transactions, "_answer_before", _commits_what_timed_out)],
         {**TRANSACTIONS, "misfortunes": at(*3 * ["a client stops for long"])},
     ),
     Mutation(

@@ -13,7 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sequencer.api.commits import BatchError
-from sequencer.api.errors import InvalidProducerIdMapping, ProducerFenced, SequencerError
+from sequencer.api.errors import (
+    InvalidProducerIdMapping,
+    InvalidTransactionState,
+    ProducerFenced,
+    SequencerError,
+)
 from sequencer.api.groups import CommitOffsets, GroupRef, OffsetPosition
 from sequencer.api.producers import InitProducer, ProducerGrant
 from sequencer.api.reads import PartitionError
@@ -195,9 +200,13 @@ def test_a_time_out_at_the_last_epoch_gives_nobody_the_old_producer_id() -> None
     world.do(store(TOPICS[0], 0, old))
     world.now_ms += 60_000
     assert world.do(abort_timed_out) == [1]
-    assert (world.row().producer_epoch, world.row().producer_id) == (0, world.state.counter(PRODUCER_ID))
+    fresh = ProducerGrant(world.state.counter(PRODUCER_ID), 0)
+    assert (world.row().producer_id, world.row().producer_epoch) == (fresh.producer_id, fresh.producer_epoch)
     (refused,) = world.do(end("a", old, commit=True, bump=True))
+    assert isinstance(refused, InvalidTransactionState)
+    (refused,) = world.do(end("a", old, commit=False, bump=False))
     assert isinstance(refused, InvalidProducerIdMapping)
+    assert world.do(end("a", old, commit=False, bump=True)) == [fresh]
 
 
 @pytest.mark.parametrize("number", [-1, 2])
