@@ -39,13 +39,13 @@ from sequencer.rules.cleaning import check_drops, check_lease
 from sequencer.rules.garbage import release_runs
 from sequencer.rules.levels import SMALL_BYTES, to_merge
 from sequencer.rules.retention import TopicLimits
-from sequencer.rules.sizes import sizes_of
+from sequencer.rules.sizes import sums_of
 from sequencer.rules.topics import topic_value
 from sequencer.rules.upload_sessions import check_object, live_session, object_row
 from sequencer.settings import SequencerSettings
 from sequencer.store.batch_table import EMPTY_TABLE
 from sequencer.store.draft import Draft
-from sequencer.store.row_store import RowStore
+from sequencer.store.row_store import PartitionBytes, RowStore
 from sequencer.store.rows import AbortedRow, PartitionRow, RunRow, SmallObjectRow, SwapRow, TopicRow, key_of
 from sequencer.store.state import COMMIT_NUMBER, HotState, replace_row
 from tailrace.turns import Turns, in_parts
@@ -54,6 +54,9 @@ MAX_PAGE_BYTES = 4 << 20
 """Limit of a page of candidates, and of one candidate's runs, in encoded bytes; the last run may exceed it."""
 MAX_LOOKED_AT = 500
 """Limit of partitions whose runs are read for one page."""
+MAX_SUMMED_UP = 20_000
+"""Partitions whose sizes are summed up for one page, about; so a page of a million partitions with nothing to do does
+not take minutes, and time out."""
 RANGES_IN_A_TURN = 10_000
 ROWS_IN_A_TURN = 10_000
 LEAST_AT_ONCE, MOST_AT_ONCE = 16, 1_000
@@ -75,6 +78,11 @@ class _PageBudget:
     def is_full(self) -> bool:
         return self.runs <= 0 or self.bytes <= 0
 
+    def take(self, candidate: CompactionCandidate) -> None:
+        """Count a candidate."""
+        self.runs -= len(candidate.runs)
+        self.bytes -= sum(map(run_bytes, candidate.runs)) + ABORTED_BYTES * len(candidate.aborted)
+
 
 async def find_candidates(
     state: HotState, store: RowStore, request: CompactionRequest, settings: SequencerSettings
@@ -92,35 +100,43 @@ async def find_candidates(
 async def _find_uncompacted(
     state: HotState, store: RowStore, request: CompactionRequest, settings: SequencerSettings
 ) -> CompactionCandidates:
-    """Return a page of partitions whose oldest mixed runs are due."""
+    """Return a page of partitions whose oldest mixed runs are due. It may be empty and have a next page, because it
+    ends after a limited number of partitions, due or not."""
     now = await store.now_ms()
     candidates: list[CompactionCandidate] = []
     skipped = set(request.skip)
     budget = _PageBudget(request.max_runs)
-    looked_at = 0
+    looked_at = summed_up = 0
     before = request.after
-    async for size in sizes_of(store, state.all(TopicRow), request.after):
-        is_due = size.uncompacted_bytes >= request.min_bytes or (
-            size.oldest_uncompacted_ms <= now - request.min_age_ms
-        )
-        topic = state.get(TopicRow, size.topic_id)
-        row = state.get(PartitionRow, size.topic_id, size.partition)
-        if size.uncompacted_bytes > 0 and is_due and topic is not None and row is not None:
-            most_runs = _runs_of_one(request, topic)
-            has_room = budget.runs >= most_runs
-            own = _PageBudget(min(budget.runs, most_runs), budget.bytes)
-            candidate = await _candidate(state, store, topic=topic, row=row, budget=own, skipped=skipped)
-            looked_at += 1
-            if candidate is not None:
-                budget.runs -= len(candidate.runs)
-                budget.bytes -= sum(map(run_bytes, candidate.runs)) + ABORTED_BYTES * len(candidate.aborted)
-                if candidates and budget.is_full and not (has_room and budget.bytes > 0):
-                    return CompactionCandidates(candidates, before)  # it goes whole into the next page
-                candidates.append(candidate)
-        before = (size.topic_id, size.partition)
-        if budget.is_full or looked_at >= MAX_LOOKED_AT:
-            return CompactionCandidates(candidates, before)
+    async for summed in sums_of(store, state.all(TopicRow), request.after):
+        for size in summed.sizes:
+            topic = state.get(TopicRow, size.topic_id)
+            row = state.get(PartitionRow, size.topic_id, size.partition)
+            if _is_due(size, request, now) and topic is not None and row is not None:
+                most_runs = _runs_of_one(request, topic)
+                has_room = budget.runs >= most_runs
+                own = _PageBudget(min(budget.runs, most_runs), budget.bytes)
+                candidate = await _candidate(state, store, topic=topic, row=row, budget=own, skipped=skipped)
+                looked_at += 1
+                if candidate is not None:
+                    budget.take(candidate)
+                    if candidates and budget.is_full and not (has_room and budget.bytes > 0):
+                        return CompactionCandidates(candidates, before)  # it goes whole into the next page
+                    candidates.append(candidate)
+            before = (size.topic_id, size.partition)
+            if budget.is_full or looked_at >= MAX_LOOKED_AT:
+                return CompactionCandidates(candidates, before)
+        summed_up += summed.partitions
+        if summed_up >= MAX_SUMMED_UP:
+            return CompactionCandidates(candidates, summed.last)
     return CompactionCandidates(candidates)
+
+
+def _is_due(size: PartitionBytes, request: CompactionRequest, now_ms: int) -> bool:
+    return size.uncompacted_bytes > 0 and (
+        size.uncompacted_bytes >= request.min_bytes
+        or size.oldest_uncompacted_ms <= now_ms - request.min_age_ms
+    )
 
 
 async def _find_merges(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from sequencer.store.row_store import PartitionBytes, RowStore
@@ -13,24 +14,44 @@ PARTITIONS_AT_ONCE = 100
 """Partitions whose runs one statement sums up, in a topic with more partitions than this."""
 
 
-async def sizes_of(
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """What one statement summed up: the sizes of those partitions that have runs, in order; how many partitions there
+    were; and the last of them."""
+
+    sizes: list[PartitionBytes]
+    partitions: int
+    last: tuple[UUID, int]
+
+
+async def sums_of(
     store: RowStore, topics: Iterable[TopicRow], after: tuple[UUID, int] | None = None
-) -> AsyncIterator[PartitionBytes]:
-    """Yield the sizes of these topics' partitions that have runs, ordered by topic id and partition, beginning after
-    `after`."""
+) -> AsyncIterator[Summed]:
+    """Yield the sizes of these topics' partitions, one statement at a time, ordered by topic id and partition,
+    beginning after `after`."""
     sought = (row for row in topics if after is None or row.topic_id >= after[0])
     for step in _summed_together(sorted(sought, key=lambda row: row.topic_id)):
         if step[0].partitions <= PARTITIONS_AT_ONCE:
-            for size in _in_order(await store.partition_bytes([row.topic_id for row in step])):
-                if after is None or (size.topic_id, size.partition) > after:
-                    yield size
+            sizes = _in_order(await store.partition_bytes([row.topic_id for row in step]))
+            yield Summed(
+                [size for size in sizes if after is None or (size.topic_id, size.partition) > after],
+                sum(row.partitions for row in step),
+                (step[-1].topic_id, step[-1].partitions - 1),
+            )
             continue
         (topic,) = step
         first = after[1] + 1 if after is not None and after[0] == topic.topic_id else 0
         for begin in range(first, topic.partitions, PARTITIONS_AT_ONCE):
-            end = begin + PARTITIONS_AT_ONCE
-            for size in _in_order(await store.partition_bytes_within(topic.topic_id, begin, end)):
-                yield size
+            end = min(begin + PARTITIONS_AT_ONCE, topic.partitions)
+            sizes = _in_order(await store.partition_bytes_within(topic.topic_id, begin, end))
+            yield Summed(sizes, end - begin, (topic.topic_id, end - 1))
+
+
+async def sizes_of(store: RowStore, topics: Iterable[TopicRow]) -> AsyncIterator[PartitionBytes]:
+    """Yield the sizes of these topics' partitions that have runs, ordered by topic id and partition."""
+    async for summed in sums_of(store, topics):
+        for size in summed.sizes:
+            yield size
 
 
 async def sizes_around(

@@ -121,3 +121,7 @@ class CountingStore(MemoryRowStore):
     async def partition_bytes(self, topic_ids: Sequence[UUID] | None) -> list[PartitionBytes]:
         self.sums += 1
         return await super().partition_bytes(topic_ids)
+
+    async def partition_bytes_within(self, topic_id: UUID, first: int, end: int) -> list[PartitionBytes]:
+        self.sums += 1
+        return await super().partition_bytes_within(topic_id, first, end)

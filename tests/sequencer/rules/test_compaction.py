@@ -133,6 +133,35 @@ def test_runs_that_were_compacted_are_passed_by_in_few_steps() -> None:
     asyncio.run(scenario())
 
 
+def test_a_page_sums_up_a_limited_number_of_partitions_and_has_a_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compaction, "MAX_SUMMED_UP", 200)
+
+    async def scenario() -> None:
+        async with a_backlog(partitions=450, runs=1) as backlog:
+            request = CompactionRequest(1 << 40, 1_000, 100)
+            found: list[tuple[int, tuple[UUID, int] | None, int]] = []
+            while not found or found[-1][1] is not None:
+                backlog.store.sums = 0
+                page = await backlog.committer.compaction_candidates(request)
+                found.append((len(page.candidates), page.next, backlog.store.sums))
+                request = msgspec.structs.replace(request, after=page.next)
+            assert found == [(0, (TOPIC, 199), 2), (0, (TOPIC, 399), 2), (0, None, 1)], "none of them is due"
+
+            request = CompactionRequest(1, 0, 1_000, runs_each=1)
+            partitions: list[int] = []
+            while True:
+                page = await backlog.committer.compaction_candidates(request)
+                partitions += [candidate.partition for candidate in page.candidates]
+                if page.next is None:
+                    break
+                request = msgspec.structs.replace(request, after=page.next)
+            assert partitions == list(range(450)), "each of them is"
+
+    asyncio.run(scenario())
+
+
 def test_a_swap_reads_the_runs_that_it_replaces_and_one_more_and_none_of_their_batches() -> None:
     async def scenario() -> None:
         async with a_backlog(partitions=1) as backlog:
