@@ -18,12 +18,13 @@ import asyncio
 import bisect
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
 import pyarrow as pa
 
+from compactor.blocking_calls import Blocking, run_here
 from compactor.parquet_input import ParquetInput, PieceBatches
 from compactor.plan import Piece, WorkItem
 from sequencer.api.commits import BatchStatus, ObjectDescription, ObjectKind
@@ -160,10 +161,19 @@ async def rewrite(
 
 
 async def store_object(
-    runs: Sequence[SourceRun], store: ObjectStore, output: OutputLocation, *, clock: Clock, entropy: Entropy
+    runs: Sequence[SourceRun],
+    store: ObjectStore,
+    output: OutputLocation,
+    *,
+    clock: Clock,
+    entropy: Entropy,
+    run: Blocking[Any] = run_here,
 ) -> tuple[ObjectDescription, WrittenParquet]:
     """Write runs of one topic as an object, read it back and compare it. No PUT starts or continues after the deadline
     of `output`.
+
+    Args:
+        run: makes the two calls that encode and compare the object. They take seconds for 100 MiB.
 
     Raises RewriteFailed, StoreError.
     """
@@ -172,8 +182,10 @@ async def store_object(
     name = runs[0].topic_name
     key = f"{output.prefix}{name}/{object_id}.parquet"
     try:
-        written = write_parquet(
-            runs, object_id=object_id, cluster_id=output.cluster_id, created_ms=created_ms
+        written: WrittenParquet = await run(
+            lambda: write_parquet(
+                runs, object_id=object_id, cluster_id=output.cluster_id, created_ms=created_ms
+            )
         )
     except (InvalidBatch, InvalidRecords, ValueError) as error:
         raise RewriteFailed(f"{name}: {error}") from error
@@ -182,7 +194,8 @@ async def store_object(
     # Only the stored bytes count, so the sent ones need not stay in memory.
     written = dataclasses.replace(written, data=None)
     pa.default_memory_pool().release_unused()
-    problems = verify(await store.get(key), runs, size=written.size, crc=written.crc)
+    data = await store.get(key)
+    problems: list[str] = await run(lambda: verify(data, runs, size=written.size, crc=written.crc))
     if problems:
         raise RewriteFailed(f"{name}: {key} differs from what was written: {'; '.join(problems[:5])}")
     described = ObjectDescription(

@@ -11,10 +11,10 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import blake2b
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from compactor.blocking_calls import Blocking, run_here
 from compactor.columns.arrays import column_names, table_fields
 from compactor.columns.avro_values import AvroValues, avro_columns
 from compactor.columns.json_values import JsonValues, ValueUnfit, inferred
@@ -57,14 +58,6 @@ QUARANTINE_COLUMNS = parse_columns("reason string")
 """The columns of a quarantine, in addition to those of the log."""
 _QUARANTINE_SCHEMA = pa.schema([*LOG_SCHEMA, *table_fields(QUARANTINE_COLUMNS)])
 _NAME = re.compile(r"([0-9a-f-]{36})\.([0-9a-f]{16})\.([0-9]+)\.parquet")
-
-T = TypeVar("T")
-Blocking = Callable[[Callable[[], T]], Awaitable[T]]
-
-
-async def run_here(call: Callable[[], T]) -> T:
-    """Call the function directly."""
-    return call()
 
 
 class ValueFormat(msgspec.Struct, frozen=True, array_like=True):

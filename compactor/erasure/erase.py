@@ -20,9 +20,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 import msgspec
 
+from compactor.blocking_calls import Blocking, run_here
 from compactor.by_key.keyed_cycle import PARTITIONS_AT_ONCE, runs_within
 from compactor.cycle import CompactionSettings, InProcess, SwapFollower, output_under, run_cycle, swap_in
 from compactor.erasure.record import ErasureRecord, hash_key, write_record
@@ -77,13 +79,15 @@ class EraseRequest:
 
 @dataclass(frozen=True, slots=True)
 class ErasureWork:
-    """What an erasure works with. `tables`: brought up to date after swaps."""
+    """What an erasure works with. `tables`: brought up to date after swaps. `run`: makes calls that take seconds;
+    outside of the loop, so that it renews the lease meanwhile."""
 
     sequencer: Sequencer
     store: ObjectStore
     clock: Clock
     entropy: Entropy
     tables: SwapFollower | None = None
+    run: Blocking[Any] = run_here
 
 
 @dataclass(slots=True)
@@ -236,7 +240,7 @@ async def _erase(work: ErasureWork, request: EraseRequest, erasure: Erasure, clu
                 return
             for part in together(hits_left):
                 output = output_under(lease, cluster_id)
-                rewriting = RewriteContext(work.store, output, work.clock, work.entropy)
+                rewriting = RewriteContext(work.store, output, work.clock, work.entropy, run=work.run)
                 erasing = [
                     _erase_from(work, request, hits, erasure=erasure, lease=lease, rewriting=rewriting)
                     for hits in part

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import pyarrow.compute as pc
 
+from compactor.blocking_calls import Blocking, run_here
 from compactor.erasure.search import SearchKeys
 from compactor.rewrite import (
     OutputLocation,
@@ -21,7 +24,7 @@ from compactor.rewrite import (
     result_of,
     store_object,
 )
-from compactor.run_groups import PackedBatches, PackedGroup, ParquetRuns
+from compactor.run_groups import PackedBatches, PackedGroup, ParquetRuns, RunGroup
 from sequencer.api.reads import Run
 from tailrace.batches.record_batch import InvalidBatch
 from tailrace.batches.records import InvalidRecords
@@ -34,12 +37,13 @@ from tailrace.parquet_object.write import SourceRun
 
 @dataclass(frozen=True, slots=True)
 class RewriteContext:
-    """What a rewrite works with."""
+    """What a rewrite works with. `run`: makes calls that block."""
 
     store: ObjectStore
     output: OutputLocation
     clock: Clock
     entropy: Entropy
+    run: Blocking[Any] = run_here
 
 
 @dataclass(slots=True)
@@ -62,7 +66,7 @@ async def rewrite_without(
     """
     objects = ParquetRuns(of.store)
     try:
-        left = [await _filtered(objects, run, keys) for run in runs]
+        left = [await _filtered(objects, run, keys, of.run) for run in runs]
     except (InvalidBatch, InvalidRecords, ValueError) as error:
         raise RewriteFailed(f"{topic_name}: {error}") from error
     sources = [
@@ -75,19 +79,27 @@ async def rewrite_without(
         )
         for rest in left
     ]
-    described, written = await store_object(sources, of.store, of.output, clock=of.clock, entropy=of.entropy)
+    described, written = await store_object(
+        sources, of.store, of.output, clock=of.clock, entropy=of.entropy, run=of.run
+    )
     replacements = [replacement_of([rest.run], written, rest.records) for rest in left]
     result = result_of(described, written, replacements, source_bytes=sum(run.length for run in runs))
     return result, sum(rest.erased for rest in left)
 
 
-async def _filtered(objects: ParquetRuns, run: Run, keys: SearchKeys) -> _RunRemainder:
+async def _filtered(
+    objects: ParquetRuns, run: Run, keys: SearchKeys, blocking: Blocking[Any]
+) -> _RunRemainder:
     left = _RunRemainder(run)
     async for group in objects.groups(run, REPLAY_COLUMNS):
-        is_sought = pc.is_in(group.column("key"), value_set=keys.values)
-        dropped = is_sought.to_numpy(zero_copy_only=False)
-        if not dropped.all():
-            left.packed.append(PackedGroup.of(group.without(dropped, {})))
-        left.erased += int(dropped.sum())
-        left.records += int(len(dropped) - dropped.sum())
+        await blocking(partial(_add_without, left, group, keys))
     return left
+
+
+def _add_without(left: _RunRemainder, group: RunGroup, keys: SearchKeys) -> None:
+    is_sought = pc.is_in(group.column("key"), value_set=keys.values)
+    dropped = is_sought.to_numpy(zero_copy_only=False)
+    if not dropped.all():
+        left.packed.append(PackedGroup.of(group.without(dropped, {})))
+    left.erased += int(dropped.sum())
+    left.records += int(len(dropped) - dropped.sum())

@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from compactor.blocking_calls import Blocking
 from compactor.columns.derive import (
-    Blocking,
     DeriveItem,
     DeriveOrder,
     DeriveOutcome,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -165,7 +166,14 @@ def _cost(cost: SearchCost, of: str) -> dict[str, Any]:
 def _work(log: OpenLog, tables: TableSchedule | None = None) -> ErasureWork:
     from compactor.erasure.erase import ErasureWork
 
-    return ErasureWork(log.sequencer, log.store, log.runtime.clock, log.runtime.entropy, tables=tables)
+    return ErasureWork(
+        log.sequencer,
+        log.store,
+        log.runtime.clock,
+        log.runtime.entropy,
+        tables=tables,
+        run=asyncio.to_thread,
+    )
 
 
 async def _logged(log: OpenLog, topic: str) -> list[dict[str, Any]]:

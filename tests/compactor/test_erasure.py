@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compactor import rewrite as rewrite_module
 from compactor.erasure.erase import (
     REWRITTEN_AT_ONCE,
     EraseFailed,
@@ -34,16 +35,19 @@ from compactor.erasure.record import (
 )
 from compactor.erasure.rewrite import RewriteContext, rewrite_without
 from compactor.erasure.search import FileHits, SearchKeys
+from compactor.lease import LEASE_MS
 from compactor.rewrite import RewriteFailed
 from compactor.tables.live import LiveFile, list_live_files
 from sequencer import bounds
 from sequencer.api.commits import ObjectDescription, ObjectKind
-from sequencer.api.compaction import SwapRequest
+from sequencer.api.compaction import SwapRequest, TakeLease
+from sequencer.api.errors import LeaseLost
 from sequencer.api.reads import Run
 from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
 from sequencer.api.topics import MetadataRequest
 from sequencer.collector import collect
 from sequencer.engine.committer import Committer
+from sequencer.rules.upload_sessions import COMPACTOR_LEASE
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
 from tailrace.batches.record_batch import Compression
@@ -267,6 +271,48 @@ def test_two_erasures_at_once_wait_for_each_other() -> None:
             assert sum(each.erased_records for each in done) == 8
             left = [key for partition in (0, 1) for _, key in pairs(await log.consumed("t", partition))]
             assert not {b"mine", b"b"} & set(left) and len(left) == 24
+
+    asyncio.run(scenario())
+
+
+def test_an_erasure_keeps_its_lease_however_long_an_object_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compactor that stands by asks for the lease every second."""
+
+    async def scenario() -> None:
+        async with a_log() as log:
+            await three_files(log)
+            standing_by: list[asyncio.Task[None]] = []
+
+            async def stand_by() -> None:
+                while True:
+                    with pytest.raises(LeaseLost):
+                        await log.sequencer.take_lease(TakeLease(COMPACTOR_LEASE, "standby", 0, LEASE_MS))
+                    await log.clock.sleep(1)
+
+            calls: list[str] = []
+
+            async def in_a_thread(call: Callable[[], Any]) -> Any:
+                standing_by.append(asyncio.create_task(stand_by()))
+                await log.clock.sleep(3 * LEASE_MS / 1000)
+                with monkeypatch.context() as patched:
+                    for name in ("write_parquet", "verify"):
+                        patched.setattr(rewrite_module, name, noted(getattr(rewrite_module, name)))
+                    return call()
+
+            def noted(slow: Callable[..., Any]) -> Callable[..., Any]:
+                def call(*args: Any, **kwargs: Any) -> Any:
+                    calls.append(slow.__name__)
+                    return slow(*args, **kwargs)
+
+                return call
+
+            of = ErasureWork(log.sequencer, log.store, log.clock, log.entropy, run=in_a_thread)
+            done = await erased(log, b"mine", of=of)
+            assert (done.erased_records, len(done.objects)) == (4, 4)
+            assert sorted(calls) == ["verify"] * 4 + ["write_parquet"] * 4
+            assert not any(task.done() for task in standing_by)
+            for task in standing_by:
+                task.cancel()
 
     asyncio.run(scenario())
 

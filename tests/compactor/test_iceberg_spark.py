@@ -96,5 +96,6 @@ def test_spark_sql_reads_the_table_and_a_pinned_snapshot(tmp_path: Path, jars: s
         "times": times,
         "earlier": [[1]],
         "plain times": times,
+        "purge": "Cannot purge table: GC is disabled (deleting files may corrupt other tables)",
         "then": [[0, 10, 0, 9], [1, 10, 0, 9]],
     }

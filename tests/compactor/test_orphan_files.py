@@ -14,7 +14,8 @@ import structlog
 from pyiceberg.table.statistics import PartitionStatisticsFile
 from pyiceberg.table.update import SetPartitionStatisticsUpdate
 
-from compactor.columns.derive import ValuesName, run_here, values_key
+from compactor.blocking_calls import run_here
+from compactor.columns.derive import ValuesName, values_key
 from compactor.tables.iceberg import IcebergTable
 from compactor.tables.orphan_files import OrphanFiles, may_go
 from compactor.tables.sync import LISTED_MS

@@ -31,6 +31,15 @@ def rows(query: str) -> list[list[object]]:
     return [list(row) for row in spark.sql(query).collect()]
 
 
+def refusal(statement: str) -> str:
+    """Why Iceberg does not execute the statement."""
+    try:
+        spark.sql(statement)
+    except Exception as error:
+        return str(error).partition("ValidationException: ")[2].partition("\n")[0]
+    return ""
+
+
 TABLE = "tailrace.tailrace.a"
 TIMES = "select unix_micros(timestamp) from {} order by offset"
 spark.read.parquet(
@@ -51,6 +60,7 @@ print(
                 "select count(*) from tailrace.tailrace.times where timestamp < timestamp '2023-01-01'"
             ),
             "plain times": rows(TIMES.format("plain_times")),
+            "purge": refusal("drop table tailrace.tailrace.typed purge"),
             "then": rows(f"{SUMS} from {TABLE} version as of {snapshot_id} group by 1 order by 1"),
         }
     )
