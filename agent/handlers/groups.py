@@ -94,24 +94,31 @@ async def _coordinator(services: Services, context: RequestContext, key: str, ke
     if not is_name(key):
         code = ErrorCode.INVALID_GROUP_ID if key_type == GROUP else ErrorCode.INVALID_REQUEST
         return _no_coordinator(key, code, f"{len(key.encode())} bytes; 1 to {MAX_NAME_BYTES} are allowed")
-    if key_type == TRANSACTION:
-        try:
-            ring = (await services.catalog.refresh()).ring
-        except EXPECTED as error:
-            return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
-        # Any agent serves any transactional id; one in the client's zone causes no cross-zone traffic. Only this agent
-        # is known to be alive: another may have died and stay in the ring until its lease ends.
-        near = [
-            agent for agent in ring.members if agent.info.zone == context.zone and not agent.draining
-        ] or ring.members
-        mine = services.identity.broker_id
-        chosen = next(iter(group_candidates(Ring(ring.generation, near), key)), None)
-        if any(agent.broker_id == mine for agent in near):
-            chosen = mine
-        member = next((agent for agent in ring.members if agent.broker_id == chosen), None)
-        if member is None:
-            return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "no agent is live; ask again")
-        return _at(context, key, member)
+    find = _transaction_coordinator if key_type == TRANSACTION else _group_coordinator
+    return await find(services, context, key)
+
+
+async def _transaction_coordinator(services: Services, context: RequestContext, key: str) -> Coordinator:
+    """Any agent serves any transactional id; one in the client's zone causes no cross-zone traffic. Only this agent is
+    known to be alive: another may have died and stay in the ring until its lease ends."""
+    try:
+        ring = (await services.catalog.refresh()).ring
+    except EXPECTED as error:
+        return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
+    near = [
+        agent for agent in ring.members if agent.info.zone == context.zone and not agent.draining
+    ] or ring.members
+    mine = services.identity.broker_id
+    chosen = next(iter(group_candidates(Ring(ring.generation, near), key)), None)
+    if any(agent.broker_id == mine for agent in near):
+        chosen = mine
+    member = next((agent for agent in ring.members if agent.broker_id == chosen), None)
+    if member is None:
+        return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "no agent is live; ask again")
+    return _at(context, key, member)
+
+
+async def _group_coordinator(services: Services, context: RequestContext, key: str) -> Coordinator:
     try:
         owner = await services.groups.locate(key)
     except EXPECTED as error:

@@ -23,7 +23,11 @@ from tailrace.kafka.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
 )
-from tailrace.kafka.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from tailrace.kafka.messages.list_transactions import (
+    TRANSACTION_STATES,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
 from tailrace.kafka.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
@@ -44,17 +48,6 @@ TRANSACTION_AS_AGENTS = 10
 """The cost of listing a transaction, in compared agents, in addition to those to which it is compared."""
 TRANSACTIONS_IN_A_TURN = 2_000
 """Transactions filtered, or matched with a pattern, in one turn of the loop."""
-STATES = (
-    "Empty",
-    "Ongoing",
-    "PrepareCommit",
-    "PrepareAbort",
-    "CompleteCommit",
-    "CompleteAbort",
-    "Dead",
-    "PrepareEpochFence",
-)
-"""Kafka's state names, which a filter may use. The Prepare states and Dead never occur here."""
 
 
 @restartable
@@ -128,7 +121,7 @@ async def list_transactions(
 ) -> ListTransactionsResponse:
     """List the transactional ids that the ring places on this agent: tools ask every agent and merge the answers."""
     response = ListTransactionsResponse(
-        unknown_state_filters=[state for state in request.state_filters if state not in STATES]
+        unknown_state_filters=[state for state in request.state_filters if state not in TRANSACTION_STATES]
     )
     try:
         snapshot = await services.catalog.refresh()

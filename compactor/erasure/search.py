@@ -59,7 +59,6 @@ class SearchCost:
     requests: int = 0
     read_bytes: int = 0
     row_groups: int = 0
-    without_by_bounds: int = 0
     without_by_filter: int = 0
     false_alarms: int = 0
 
@@ -132,8 +131,8 @@ class KeySearch:
             within = np.fromiter(within_bounds(index, number, self._keys.keys), bool)
             of_keys = key_filter(index, number)
             if not within.any():
-                self.cost.without_by_bounds += 1
-            elif of_keys is None:
+                continue
+            if of_keys is None:
                 candidates.append(number)
             else:
                 filters.append((number, of_keys, self._keys.hashes[within]))

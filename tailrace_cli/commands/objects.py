@@ -124,16 +124,20 @@ def _with_store(url: str, question: Callable[[ObjectStore], Awaitable[T]]) -> T:
     return run(ask())
 
 
+async def _tail(store: ObjectStore, key: str, size: int, length: int) -> bytes | bytearray:
+    """Read the last `length` bytes of an object, or all of a shorter one."""
+    length = min(size, length)
+    return await store.get_range(key, size - length, length)
+
+
 async def _mixed_footer(store: ObjectStore, key: str, size: int) -> dict[str, Any]:
     from tailrace.batches.mixed_object import TAIL_BYTES, InvalidObject, TailTooShort, read_footer
 
     try:
-        length = min(size, TAIL_BYTES)
         try:
-            footer = read_footer(await store.get_range(key, size - length, length), size)
+            footer = read_footer(await _tail(store, key, size, TAIL_BYTES), size)
         except TailTooShort as error:
-            needed = error.needed
-            footer = read_footer(await store.get_range(key, size - needed, needed), size)
+            footer = read_footer(await _tail(store, key, size, error.needed), size)
     except InvalidObject as error:
         raise CommandFailed(f"{key} is not a readable Tailrace object: {error}") from error
     return {
@@ -165,12 +169,10 @@ async def _parquet_index(store: ObjectStore, key: str, size: int) -> dict[str, A
     from tailrace.parquet_object.read import TAIL_BYTES, FooterNeedsMore, read_index
 
     try:
-        length = min(size, TAIL_BYTES)
         try:
-            index = read_index(await store.get_range(key, size - length, length), size)
+            index = read_index(await _tail(store, key, size, TAIL_BYTES), size)
         except FooterNeedsMore as error:
-            needed = error.needed
-            index = read_index(await store.get_range(key, size - needed, needed), size)
+            index = read_index(await _tail(store, key, size, error.needed), size)
     except InvalidParquetObject as error:
         raise CommandFailed(f"{key} is not a Tailrace Parquet object: {error}") from error
     header = index.header

@@ -18,17 +18,6 @@ if TYPE_CHECKING:
 app = group_of_commands("Transactions: list, describe, abort.")
 
 TransactionalId = Annotated[str, typer.Argument(metavar="TRANSACTIONAL_ID")]
-STATES = (
-    "Empty",
-    "Ongoing",
-    "PrepareCommit",
-    "PrepareAbort",
-    "CompleteCommit",
-    "CompleteAbort",
-    "Dead",
-    "PrepareEpochFence",
-)
-"""Kafka's names of the states of a transaction."""
 
 
 @app.command("list")
@@ -47,7 +36,7 @@ def list_transactions(
 
     async def run(client: KafkaClient) -> list[dict[str, Any]]:
         from tailrace.kafka import ApiKey
-        from tailrace.kafka.messages.list_transactions import ListTransactionsRequest
+        from tailrace.kafka.messages.list_transactions import TRANSACTION_STATES, ListTransactionsRequest
         from tailrace_cli.connections.kafka_client import check
 
         request = ListTransactionsRequest(state_filters=state or [], duration_filter=longer_than_ms or -1)
@@ -56,9 +45,8 @@ def list_transactions(
             answer = await broker.ask(ApiKey.LIST_TRANSACTIONS, request)
             check(answer.error_code, None, "transactions")
             if answer.unknown_state_filters:
-                raise WrongUsage(
-                    f"--state {answer.unknown_state_filters[0]!r}: expected one of {', '.join(STATES)}"
-                )
+                states = ", ".join(TRANSACTION_STATES)
+                raise WrongUsage(f"--state {answer.unknown_state_filters[0]!r}: expected one of {states}")
             for row in answer.transaction_states:
                 rows[row.transactional_id] = {
                     "transactional_id": row.transactional_id,

@@ -7,6 +7,18 @@ from typing import Annotated, ClassVar
 from tailrace.kafka.api_keys import ApiKey
 from tailrace.kafka.schema import Api, Int16, Int32, Int64, Message, On, String, TransactionalId
 
+TRANSACTION_STATES = (
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "Dead",
+    "PrepareEpochFence",
+)
+"""Kafka's state names, which a filter may use. In Tailrace the Prepare states and Dead never occur."""
+
 
 class ListTransactionsRequest(Message):
     api: ClassVar[Api] = Api(ApiKey.LIST_TRANSACTIONS, "0-2", flexible="0+")
