@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from heapq import nsmallest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 from aiohttp import web
@@ -103,10 +103,7 @@ class AgentPages:
 
     def _cost_table(self) -> str:
         bills = sorted(self._bills().items(), key=lambda bill: -bill[1].total)
-        rows = [
-            (topic, *(f"{bill.items[item]:,.4f}" for item in _SPENT), f"{bill.total:,.4f}")
-            for topic, bill in bills
-        ]
+        rows = [(topic, *(bill.items[item] for item in _SPENT), bill.total) for topic, bill in bills]
         title = f"Dollars spent by this agent since its start ({html.escape(self._prices.name)})"
         return _table(title, ("topic", *(item.replace("_", " ") for item in _SPENT), "total"), rows)
 
@@ -161,13 +158,16 @@ class AgentPages:
         ]
         try:
             async with asyncio.timeout(SEQUENCER_PATIENCE_SECONDS):
-                tables.extend(await self._sequencer_tables())
+                tables.extend(
+                    await self._sequencer_tables({member.broker_id for member in snapshot.ring.members})
+                )
         except (SequencerError, TimeoutError) as error:
             reason = html.escape(str(error) or f"no answer within {SEQUENCER_PATIENCE_SECONDS:g} s")
             tables.append(f"<h2>Groups</h2><p class=bad>The sequencer can't be asked: {reason}</p>")
         return web.Response(text=_page(snapshot.cluster_id, tables), content_type="text/html")
 
-    async def _sequencer_tables(self) -> list[str]:
+    async def _sequencer_tables(self, live: Collection[int]) -> list[str]:
+        """Return the tables of what the sequencer knows. `live`: the ids of the agents in the ring."""
         lags: dict[str, int] = {}
         async for page in lag_pages(self._sequencer):
             for lag in page:
@@ -177,7 +177,7 @@ class AgentPages:
             (
                 group.group_id,
                 group.state,
-                str(group.owner) if group.owner >= 0 else _NOTHING,
+                str(group.owner) if group.owner in live else _NOTHING,
                 lags.get(group.group_id, _NOTHING),
             )
             for group in listed[:MAX_SHOWN]
@@ -210,12 +210,17 @@ _SPENT = ("put", "get", "cross_zone", "sql", "compute")
 MAX_SHOWN = 500
 """The most rows of one table; the command line lists all."""
 
+LONG_CELL = 24
+"""Characters above which a cell may break anywhere; shorter ones stay whole."""
+Cell: TypeAlias = str | int | float
+
 _STYLE = (
     ":root{color-scheme:light dark}"
     "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem}"
     "h1{margin-bottom:0}h1+p,.bad,caption{color:#777}h1+p{margin-top:0;font-size:13px}.bad{color:#c33}"
     "h2{font-size:1.1rem;margin:2rem 0 .3rem}table{border-collapse:collapse;width:100%}"
-    "td,th{text-align:left;padding:.3rem .8rem .3rem 0;border-bottom:1px solid #8884;overflow-wrap:anywhere}"
+    "div{overflow-x:auto}.long{overflow-wrap:anywhere;min-width:8rem}"
+    "td,th{text-align:left;padding:.3rem .8rem .3rem 0;border-bottom:1px solid #8884}"
     "th{font-weight:600;color:#777}.number{text-align:right;font-variant-numeric:tabular-nums}"
 )
 
@@ -232,24 +237,35 @@ def _page(cluster_id: str, tables: Sequence[str]) -> str:
 
 
 def _table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[str | int]], *, count: int | None = None
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], count: int | None = None
 ) -> str:
     """Return a table of the first MAX_SHOWN rows. `count`: how many rows there are, if not all are given."""
     left = (len(rows) if count is None else count) - MAX_SHOWN
     rows = rows[:MAX_SHOWN]
     if not rows:
         return f"<h2>{title}</h2><p>none</p>"
-    numbers = [all(isinstance(row[column], int) for row in rows) for column in range(len(columns))]
+    numbers = [all(isinstance(row[column], int | float) for row in rows) for column in range(len(columns))]
     head = _row("th", columns, numbers)
     body = "".join(_row("td", row, numbers) for row in rows)
     more = f"<p>and {left:,} more</p>" if left > 0 else ""
-    return f"<h2>{title}</h2><table>{head}{body}</table>{more}"
+    return f"<h2>{title}</h2><div><table>{head}{body}</table></div>{more}"
 
 
-def _row(tag: str, cells: Sequence[str | int], numbers: Sequence[bool]) -> str:
+def _row(tag: str, cells: Sequence[Cell], numbers: Sequence[bool]) -> str:
     shown = (
-        f"<{tag}{' class=number' if is_number else ''}>"
-        f"{f'{cell:,}' if isinstance(cell, int) else html.escape(cell)}</{tag}>"
+        f"<{tag}{_class_of(cell, is_number=is_number)}>{_shown(cell)}</{tag}>"
         for cell, is_number in zip(cells, numbers, strict=True)
     )
     return f"<tr>{''.join(shown)}</tr>"
+
+
+def _class_of(cell: Cell, *, is_number: bool) -> str:
+    if is_number:
+        return " class=number"
+    return " class=long" if isinstance(cell, str) and len(cell) > LONG_CELL else ""
+
+
+def _shown(cell: Cell) -> str:
+    if isinstance(cell, str):
+        return html.escape(cell)
+    return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.4f}"

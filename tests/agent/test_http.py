@@ -78,6 +78,7 @@ def test_the_page_shows_what_there_is(tmp_path: Path) -> None:
         assert f"127.0.0.1:{wired.agent.kafka_port}" in page
         assert "&lt;readers&gt;" in page and "<readers>" not in page
         assert "<td class=number>2</td>" in page, "the group's lag"
+        assert "<td>&lt;readers&gt;</td><td>Empty</td><td>-</td>" in page, "nobody coordinates the group"
 
     run(scenario, tmp_path)
 
