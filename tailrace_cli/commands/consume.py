@@ -214,6 +214,11 @@ class UnreadPartitions:
         """Note that the partition has no more records at the moment."""
         self._ends.pop((topic, partition), None)
 
+    def named(self) -> str:
+        """Return the first of these partitions by name, and how many others there are."""
+        (topic, partition), *others = self._ends
+        return f"{topic}-{partition}" + (f" and {len(others)} other partitions" if others else "")
+
     @property
     def is_done(self) -> bool:
         """Whether partitions were assigned and all of them are read to their end."""
@@ -227,10 +232,13 @@ def _polled(
     with `follow`, for ever.
 
     A group commits the ends, too. Without an offset, a partition in which it has read nothing yet would have no lag.
+    librdkafka retries fetches that fail, and tells nobody. So without `follow`, this gives up when nothing comes.
     Raises CommandFailed, KafkaException.
     """
     from confluent_kafka import KafkaError, KafkaException
 
+    clock = SystemClock()
+    progress_at = clock.monotonic()
     while follow or not unread.is_done:
         messages: list[Any] = []
         ends: dict[tuple[str, int], int] = {}
@@ -252,6 +260,13 @@ def _polled(
                 raise KafkaException(error)
         if watch.is_down and not unread.is_assigned:
             raise watch.failure()
+        if messages or ends or not unread.is_assigned:
+            progress_at = clock.monotonic()
+        elif not follow and clock.monotonic() - progress_at > PATIENCE_SECONDS:
+            raise CommandFailed(
+                f"no records of {unread.named()} came for {PATIENCE_SECONDS:g} s; the agent's log says why. If a "
+                "stored object is missing, `tailrace audit` names it"
+            )
         yield messages, ends
 
 
