@@ -103,7 +103,9 @@ class AgentPages:
 
     def _cost_table(self) -> str:
         bills = sorted(self._bills().items(), key=lambda bill: -bill[1].total)
-        rows = [(topic, *(bill.items[item] for item in _SPENT), bill.total) for topic, bill in bills]
+        rows: list[list[Cell]] = [
+            [topic, *(bill.items[item] for item in _SPENT), bill.total] for topic, bill in bills
+        ]
         title = f"Dollars spent by this agent since its start ({html.escape(self._prices.name)})"
         return _table(title, ("topic", *(item.replace("_", " ") for item in _SPENT), "total"), rows)
 
