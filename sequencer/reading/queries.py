@@ -13,6 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
+from uuid import UUID
 
 import msgspec
 
@@ -383,14 +384,25 @@ class Reader:
             if len(rows) > MAX_PAGE:
                 break
         page = rows[:MAX_PAGE]
-        held = {
-            (size.topic_id, size.partition): size
-            for size in await self._store.partition_bytes(list(dict.fromkeys(row.topic_id for row in page)))
-        }
+        held = {(size.topic_id, size.partition): size for size in await self._bytes_of(page)}
         return SizesAnswer(
             [_size_of(row, held.get((row.topic_id, row.partition))) for row in page],
             (page[-1].topic_id, page[-1].partition) if len(rows) > MAX_PAGE else None,
         )
+
+    async def _bytes_of(self, page: Sequence[PartitionRow]) -> list[PartitionBytes]:
+        """Sum up these partitions, which are adjacent. The first and the last topic may have more partitions than are
+        asked for."""
+        within: dict[UUID, list[int]] = {}
+        for row in page:
+            within.setdefault(row.topic_id, []).append(row.partition)
+        ends = dict.fromkeys(row.topic_id for row in (*page[:1], *page[-1:]))
+        whole = [topic_id for topic_id in within if topic_id not in ends]
+        found = await self._store.partition_bytes(whole) if whole else []
+        for topic_id in ends:
+            numbers = within[topic_id]
+            found += await self._store.partition_bytes_within(topic_id, numbers[0], numbers[-1] + 1)
+        return found
 
     async def objects(self, request: ObjectsRequest) -> ObjectsAnswer:
         """Return objects in key order."""

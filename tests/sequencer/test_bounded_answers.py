@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from uuid import UUID
 
@@ -21,7 +21,7 @@ from sequencer.api.reads import (
     OffsetSpec,
     OffsetsRequest,
 )
-from sequencer.api.topics import ClientConfigsRequest, ConfigScope
+from sequencer.api.topics import ClientConfigsRequest, ConfigScope, CreateTopic
 from sequencer.api.transactions import AddToTransaction, TransactionRef
 from sequencer.bounds import (
     ABORTED_BYTES,
@@ -332,6 +332,47 @@ def test_listings_come_in_pages_and_are_whole_when_all_are_read(monkeypatch: pyt
             at = await positions_at(sequencer, "g0", backwards)
             assert [(each.partition, each.offset) for each in at] == [(3, 2), (2, 2), (1, 2), (0, 2), (9, -1)]
             assert [each.partition for each in await all_sizes(sequencer, None)] == [0, 1, 2, 3]
+
+    asyncio.run(scenario())
+
+
+class SummedStore(MemoryRowStore):
+    """Knows which partitions it summed up."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.summed: list[tuple[UUID, int, int] | UUID] = []
+
+    async def partition_bytes(self, topic_ids: Sequence[UUID] | None) -> list[PartitionBytes]:
+        self.summed += topic_ids or []
+        return await super().partition_bytes(topic_ids)
+
+    async def partition_bytes_within(self, topic_id: UUID, first: int, end: int) -> list[PartitionBytes]:
+        self.summed.append((topic_id, first, end))
+        return await super().partition_bytes_within(topic_id, first, end)
+
+
+def test_a_page_of_sizes_sums_up_its_own_partitions_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic may have hundreds of pages."""
+    monkeypatch.setattr("sequencer.reading.queries.MAX_PAGE", 5)
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = SummedStore(clock)
+        await fill(store, partitions=8, runs=2)
+        sequencer = Committer(store, clock, SeededEntropy(1))
+        await sequencer.start()
+        small, last = [await sequencer.create_topic(CreateTopic(name, 1, {})) for name in ("s", "l")]
+        ids = sorted((TOPIC, small.topic_id, last.topic_id))
+        assert ids[0] == TOPIC
+        sizes = await all_sizes(sequencer, None)
+        assert [(size.partition, size.runs) for size in sizes] == [
+            *((n, 2) for n in range(8)),
+            (0, 0),
+            (0, 0),
+        ]
+        assert store.summed == [(TOPIC, 0, 5), ids[1], (TOPIC, 5, 8), (ids[2], 0, 1)]
+        await sequencer.close()
 
     asyncio.run(scenario())
 
