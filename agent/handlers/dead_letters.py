@@ -18,7 +18,8 @@ import structlog
 from agent.catalog import KnownTopic
 from agent.fetch.dead_letter_queue import UndeliverableRecords
 from agent.fetch.fetch_sessions import PartitionKey, RequestedPartition
-from agent.handlers.fetch import PartitionFetch, fill
+from agent.fetch.partition_fetch import PartitionFetch
+from agent.handlers.fetch import fill
 from agent.produce.own_records import is_written, size_of
 from agent.services import Services
 from sequencer.api.share_groups import AcquiredRecords, ShareRequest, ShareWork

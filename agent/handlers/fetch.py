@@ -8,11 +8,8 @@ decides OFFSET_OUT_OF_RANGE: the agent asks it about an offset that is not in th
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any
 from uuid import UUID
 
 import structlog
@@ -21,7 +18,15 @@ from agent.catalog import KnownTopic, has
 from agent.errors import EXPECTED, PARTITION_CODES, fetch_code_of
 from agent.fetch.alignment import NO_END, aligned_ends
 from agent.fetch.fetch_memory import FetchGrant
-from agent.fetch.fetch_sessions import FetchContext, PartitionKey, RequestedPartition
+from agent.fetch.fetch_sessions import FetchContext, PartitionKey
+from agent.fetch.partition_fetch import (
+    PARTITIONS_IN_A_TURN,
+    FetchSums,
+    PartitionFetch,
+    end_of_batch_at,
+    ends_of,
+    fetch_sums,
+)
 from agent.handlers.current_topics import UNKNOWN_CODES
 from agent.memory_budget import Grant, release
 from agent.services import HeldResponse, RequestContext, Services
@@ -30,10 +35,8 @@ from cache.mixed_reader import BATCHES_IN_A_TURN as FRAMED_AT_ONCE
 from cache.mixed_reader import RUN_AS_BATCHES
 from cache.read_batches import ReadBatches, ReadRequest
 from cache.reader import BatchReader
-from sequencer.api.commits import BatchStatus, ObjectKind
 from sequencer.api.errors import SequencerError
-from sequencer.api.reads import FindPartition, FindRequest, FoundPartition, PartitionError, Run
-from tailrace.batches.record_batch import MARKER_BYTES
+from sequencer.api.reads import FindPartition, FindRequest, FoundPartition, PartitionError
 from tailrace.ids import TopicPartition
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.fetch import (
@@ -48,15 +51,9 @@ from tailrace.turns import Starts, Turns, in_parts, in_turns
 
 log = structlog.get_logger("agent.fetch")
 
-_base_offset = attrgetter("base_offset")
-_length = attrgetter("length")
-_kind = attrgetter("kind")
-
 FIRST_TOPIC_ID_VERSION = 13
 BATCHES_IN_A_TURN = 10_000
 """Runs, and rows of batch tables, that are processed in one turn of the loop."""
-PARTITIONS_IN_A_TURN = 2_000
-"""Requested partitions that are looked up, or added to the answer, in one turn of the loop."""
 COPIED_IN_A_TURN = 4 * 1024 * 1024
 """Bytes of records copied in one turn of the loop, when they may not stay views of their chunks."""
 READ_IN_A_TURN = 100
@@ -75,64 +72,6 @@ MAX_PLANS = 3
 
 MEMORY_WAIT_SECONDS = 5.0
 """How long a fetch waits for memory, at least. Then it is answered without records, and its client retries."""
-
-
-@dataclass(slots=True)
-class PartitionFetch:
-    """One partition of the fetch: what is requested, its topic (if known), and its row of the response.
-
-    `commit_number`: the commit as of which it was `found`. `available_bytes`: bytes that could be sent now, as far as
-    the rows show. `read_bytes`: bytes that are sent; they end at `read_end`. `limit`: the requester wants nothing from
-    this offset on. `aligned_end`: this answer sends nothing from this offset on (agent.fetch.alignment).
-    """
-
-    requested: RequestedPartition
-    topic: KnownTopic | None
-    row: PartitionData
-    read_committed: bool
-    found: FoundPartition | None = None
-    commit_number: int = -1
-    available_bytes: int = 0
-    read_bytes: int = 0
-    read_end: int = -1
-    limit: int = NO_END
-    aligned_end: int = NO_END
-
-    @property
-    def is_failed(self) -> bool:
-        return self.row.error_code != ErrorCode.NONE
-
-    @property
-    def records(self) -> bytes:
-        """The batches that were read, joined."""
-        records: Any = self.row.records or b""
-        return b"".join(records) if isinstance(records, list) else bytes(records)
-
-    @property
-    def topic_id(self) -> UUID:
-        assert self.topic is not None, "only partitions of known topics are looked up"
-        return self.topic.topic.topic_id
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return TopicPartition(self.topic_id, self.number)
-
-    @property
-    def number(self) -> int:
-        """The partition's number in its topic."""
-        return self.requested.key.partition
-
-    @property
-    def end_limit(self) -> int:
-        """No batch that begins at or after this offset is read."""
-        assert self.found is not None, "only what was found is read"
-        end = self.found.last_stable_offset if self.read_committed else self.found.high_watermark
-        return min(end, self.limit, self.aligned_end)
-
-    @property
-    def is_held_back(self) -> bool:
-        """Whether it waits for other partitions, with all or some of its available bytes."""
-        return self.aligned_end < NO_END
 
 
 async def handle(
@@ -263,50 +202,6 @@ def _has_unknown(partitions: list[PartitionFetch]) -> bool:
     return any(partition.row.error_code in UNKNOWN_CODES for partition in partitions)
 
 
-@dataclass(slots=True)
-class _Sums:
-    """Sums over the partitions that a fetch may read. `is_cut`: the sequencer's answer had no room for all that a
-    partition could send, or a partition is held back, so waiting would add nothing. `expected_bytes`: what a read may
-    return: the available bytes, or with Parquet runs, whose batches are rebuilt, the partition's limit.
-    `first_batch_bytes`: size of the batch that must be sent whole, however small the request; 0 if the rows don't show
-    it."""
-
-    available_bytes: int = 0
-    expected_bytes: int = 0
-    first_batch_bytes: int = 0
-    has_failed: bool = False
-    is_cut: bool = False
-
-    def add(self, reader: BatchReader, partition: PartitionFetch) -> None:
-        """Count a partition that was looked up."""
-        if partition.row.error_code:
-            self.has_failed = True
-            return
-        found, available_bytes = partition.found, partition.available_bytes
-        assert found is not None, "only what was found is counted"
-        if not self.is_cut:
-            self.is_cut = partition.is_held_back or _found_end(partition) < partition.end_limit
-        if not found.runs:
-            return
-        if available_bytes and not self.available_bytes:
-            self.first_batch_bytes = _first_batch_bytes(reader, partition, found)
-        self.available_bytes += available_bytes
-        most = partition.requested.max_bytes
-        is_rebuilt = (
-            found.inner_bytes < 0 and available_bytes < most and ObjectKind.PARQUET in map(_kind, found.runs)
-        )
-        self.expected_bytes += most if is_rebuilt else available_bytes
-
-
-async def _sums(reader: BatchReader, readable: list[PartitionFetch]) -> _Sums:
-    sums, turns = _Sums(), Turns(PARTITIONS_IN_A_TURN)
-    for partition in readable:
-        sums.add(reader, partition)
-        if turns.fills():
-            await turns.give()
-    return sums
-
-
 async def fill(
     services: Services, request: FetchRequest, partitions: list[PartitionFetch], *, is_aligned: bool = False
 ) -> Grant | None:
@@ -327,7 +222,7 @@ async def fill(
         await _find(
             services, readable, max_bytes, is_new_plan=plans > 0, is_last=is_last, is_aligned=is_aligned
         )
-        sums = await _sums(services.reader, readable)
+        sums = await fetch_sums(services.reader, readable)
         remaining_s = deadline - services.clock.monotonic()
         is_enough = sums.available_bytes >= request.min_bytes or sums.is_cut
         has_failed = sums.has_failed or len(readable) < len(partitions)
@@ -379,7 +274,7 @@ async def _align(services: Services, readable: list[PartitionFetch]) -> None:
     for partition, end in zip(old, aligned_ends(found, reader.reach_bytes), strict=True):
         if end < partition.end_limit:
             partition.aligned_end = end
-            partition.available_bytes = _available_bytes(reader, partition)
+            partition.count_available(reader)
             request_sizes.held_back(partition.topic_partition, partition.available_bytes)
             await turns.did()
         elif request_sizes:
@@ -414,7 +309,7 @@ async def _seen(readable: list[PartitionFetch]) -> dict[TopicPartition, int]:
 
 
 async def _grant(
-    services: Services, readable: list[PartitionFetch], sums: _Sums, max_bytes: int, remaining_s: float
+    services: Services, readable: list[PartitionFetch], sums: FetchSums, max_bytes: int, remaining_s: float
 ) -> FetchGrant | None:
     """Take memory for the records. Return None if it isn't free in time. If it has to wait, drop the found rows."""
     bytes_wanted, first_batch = min(max_bytes, sums.expected_bytes), sums.first_batch_bytes
@@ -444,7 +339,7 @@ async def _find(
     turns = Turns(BATCHES_IN_A_TURN)
     to_ask: list[PartitionFetch] = []
     for partition in readable:
-        room, offset = _room(partition, max_bytes), partition.requested.fetch_offset
+        room, offset = partition.room(max_bytes), partition.requested.fetch_offset
         known = None
         if not is_new_plan:
             known = services.tail.find(partition.topic_partition, offset, room, is_last=is_last)
@@ -474,7 +369,7 @@ async def _ask(
                     partition.topic_id,
                     partition.number,
                     partition.requested.fetch_offset,
-                    services.request_sizes.of(partition.topic_partition, _room(partition, max_bytes)),
+                    services.request_sizes.of(partition.topic_partition, partition.room(max_bytes)),
                 )
                 for partition in partitions
             ],
@@ -484,17 +379,13 @@ async def _ask(
     for partition, found in zip(partitions, answer.partitions, strict=True):
         work = LOOK_UP_AS_BATCHES + _take_found(services, partition, found, answer.commit_number)
         if found.error is not PartitionError.UNKNOWN_TOPIC_OR_PARTITION:
-            is_at_end = not partition.is_failed and _found_end(partition) >= found.high_watermark
+            is_at_end = not partition.is_failed and partition.found_end >= found.high_watermark
             services.tail.note_found(
                 partition.topic_partition, partition.requested.fetch_offset, found,
                 number=answer.commit_number, asked_at=asked_at, is_at_end=is_at_end,
             )  # fmt: skip
         if turns.fills(work):
             await turns.give()
-
-
-def _room(partition: PartitionFetch, max_bytes: int) -> int:
-    return max(0, min(partition.requested.max_bytes, max_bytes))
 
 
 def _take_found(
@@ -509,56 +400,8 @@ def _take_found(
         partition.row.high_watermark = found.high_watermark
         partition.row.last_stable_offset = found.last_stable_offset
         partition.row.log_start_offset = found.log_start_offset
-    partition.available_bytes = 0 if partition.is_failed else _available_bytes(services.reader, partition)
-    return 1 + len(found.runs) + sum(len(run.batches) for run in _ends_of(found.runs))
-
-
-def _found_end(partition: PartitionFetch) -> int:
-    found = partition.found
-    return found.runs[-1].end_offset if found is not None and found.runs else partition.requested.fetch_offset
-
-
-def _available_bytes(reader: BatchReader, partition: PartitionFetch) -> int:
-    """Return the bytes that could be sent now, as far as the rows show: at most the partition's own limit."""
-    found, requested = partition.found, partition.requested
-    assert found is not None, "only what was found is counted"
-    end = partition.end_limit
-    if requested.fetch_offset >= end:
-        return 0  # or the log starts, and ends for this reader, within an open transaction's batch
-    runs = found.runs
-    if runs and runs[-1].base_offset >= end:
-        runs = runs[: bisect_left(runs, end, key=_base_offset)]
-    size = found.inner_bytes  # all runs between the first and the last are wanted whole
-    if size < 0 or runs is not found.runs:
-        lengths = list(map(_length, runs))[1:-1]
-        size = sum(lengths) + MARKER_BYTES * lengths.count(0)
-    for run in _ends_of(runs):
-        size += _run_bytes(reader, run, requested.fetch_offset, end)
-    return min(size, max(requested.max_bytes, 1)) if size else 0
-
-
-def _ends_of(runs: Sequence[Run]) -> Sequence[Run]:
-    """Return the first and the last run."""
-    return runs if len(runs) < 2 else (runs[0], runs[-1])
-
-
-def _first_batch_bytes(reader: BatchReader, partition: PartitionFetch, found: FoundPartition) -> int:
-    sizes = (
-        reader.first_batch_bytes(run, partition.requested.fetch_offset) for run in found.runs if run.batches
-    )
-    return next(filter(None, sizes), 0)
-
-
-def _run_bytes(reader: BatchReader, run: Run, offset: int, end: int) -> int:
-    """Return the bytes that the run adds. Wanted whole, it counts whole, though some batches may not be stored."""
-    if run.base_offset >= end:
-        return 0
-    if run.batches and offset <= run.base_offset and run.end_offset <= end:
-        return run.length
-    if not run.batches:
-        # A hole is sent as a batch without records, which takes the client past it.
-        return max(run.length, MARKER_BYTES)
-    return reader.ready_bytes(run, offset, end)
+    partition.count_available(services.reader)
+    return 1 + len(found.runs) + sum(len(run.batches) for run in ends_of(found.runs))
 
 
 async def _read(
@@ -617,26 +460,12 @@ def _refuse(services: Services, partition: PartitionFetch, error: BaseException)
     services.telemetry.fetch_failures.labels(code.name).inc()
     offset, corrupt = partition.requested.fetch_offset, {}
     if code is ErrorCode.CORRUPT_MESSAGE and partition.found is not None:
-        corrupt = {"next_offset": _end_of_batch_at(partition.found.runs, offset)}
+        corrupt = {"next_offset": end_of_batch_at(partition.found.runs, offset)}
     log.error(
         "records can't be read now",
         topic=partition.topic.topic.name if partition.topic else "", partition=partition.number,
         offset=offset, **corrupt, error=str(error),
     )  # fmt: skip
-
-
-def _end_of_batch_at(runs: Sequence[Run], offset: int) -> int | None:
-    """Return the end offset of the batch at the offset; of its run, if the run does not list its batches."""
-    ends = (end for run in runs for end in (*_batch_ends(run), run.end_offset))
-    return next((end for end in ends if end > offset), None)
-
-
-def _batch_ends(run: Run) -> Iterator[int]:
-    return (
-        stored.base_offset + stored.record_count
-        for stored in run.batches
-        if stored.status is BatchStatus.STORED
-    )
 
 
 async def _read_partition(

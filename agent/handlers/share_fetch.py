@@ -18,9 +18,10 @@ from agent.errors import EXPECTED, code_of
 from agent.fetch.alignment import NO_END
 from agent.fetch.dead_letter_queue import UndeliverableRecords
 from agent.fetch.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, PartitionKey, RequestedPartition
+from agent.fetch.partition_fetch import PartitionFetch
 from agent.fetch.share_sessions import AcquirableOffsets, ShareSession
 from agent.handlers import list_offsets
-from agent.handlers.fetch import PartitionFetch, fill
+from agent.handlers.fetch import fill
 from agent.memory_budget import Grant, release
 from agent.services import HeldResponse, RequestContext, Services
 from agent.telemetry import AgentTelemetry

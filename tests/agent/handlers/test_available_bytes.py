@@ -6,7 +6,8 @@ import asyncio
 from itertools import accumulate, product
 
 from agent.fetch.fetch_sessions import PartitionKey, RequestedPartition
-from agent.handlers.fetch import PartitionFetch, fill
+from agent.fetch.partition_fetch import PartitionFetch
+from agent.handlers.fetch import fill
 from agent.memory_budget import release
 from sequencer.api.topics import Topic
 from tailrace.batches.record_batch import split
