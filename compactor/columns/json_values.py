@@ -41,12 +41,14 @@ from tailrace.configs.columns import (
 )
 from tailrace.parquet_object.schema import SCHEMA
 
+_BEYOND_FLOAT = (2 - 2**-24) * 2.0**127
+"""The least number that is infinite as a 32-bit float."""
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # the years 1 to 9999
 _SCALARS: dict[Scalar, Any] = {
     Scalar.BOOLEAN: bool,
     Scalar.INT: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)],
     Scalar.LONG: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)],
-    Scalar.FLOAT: float,
+    Scalar.FLOAT: Annotated[float, msgspec.Meta(gt=-_BEYOND_FLOAT, lt=_BEYOND_FLOAT)],
     Scalar.DOUBLE: float,
     Scalar.DATE: datetime.date,
     Scalar.TIMESTAMP: datetime.datetime | Annotated[int, msgspec.Meta(ge=_FIRST_MS, le=_LAST_MS)],
