@@ -343,7 +343,8 @@ class _Connection:
             began = clock.monotonic()
             await clock.sleep(LOOK_SECONDS)
             slept = clock.monotonic() - began
-            match liveness.look(self.wire.heard, slept, self.wire.room() is not None):
+            wire, unsent = self.wire, self.wire.unsent
+            match liveness.look(wire.heard, wire.queued - unsent, slept, has_unsent=unsent > 0):
                 case "ask" if self.limit > MAX_HELLO_BYTES:  # the hello comes first
                     self._send(Header(self.version, self._next, ALIVE, 0), b"")
                     self._next += 1

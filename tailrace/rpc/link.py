@@ -15,7 +15,7 @@ import structlog
 
 from tailrace.buffers import TLS_PIECE_BYTES, Buffer, in_pieces
 from tailrace.rpc.errors import NotConnected
-from tailrace.rpc.frames import LENGTH, SMALLEST_FRAME
+from tailrace.rpc.frames import LENGTH, SMALLEST_FRAME, frame_bytes
 from tailrace.security.tls import PeerNameMismatch, Tls
 
 _log = structlog.get_logger(__name__)
@@ -42,6 +42,16 @@ class RpcConnection(Protocol):
     @property
     def heard(self) -> int:
         """A number that grows whenever bytes arrive, also those of an incomplete frame."""
+        ...
+
+    @property
+    def queued(self) -> int:
+        """The bytes of all frames that were sent so far."""
+        ...
+
+    @property
+    def unsent(self) -> int:
+        """How many of them the system has not taken yet; with TLS, an estimate."""
         ...
 
     def send(self, frame: Sequence[Buffer]) -> None:
@@ -168,6 +178,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._own: memoryview | None = None
         self._own_filled = 0
         self._heard = 0
+        self._queued = 0
         self._reason = "closed by the peer"
 
     # --- RpcConnection
@@ -185,9 +196,20 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def heard(self) -> int:
         return self._heard
 
+    @property
+    def queued(self) -> int:
+        return self._queued
+
+    @property
+    def unsent(self) -> int:
+        if self._transport is None:
+            return 0
+        return self._transport.get_write_buffer_size() + TLS_PIECE_BYTES * len(self._pieces)
+
     def send(self, frame: Sequence[Buffer]) -> None:
         if self._transport is None or self._transport.is_closing():
             return
+        self._queued += frame_bytes(frame)
         if self.is_encrypted:
             self._pieces += in_pieces(frame, TLS_PIECE_BYTES)
             self._write_pieces()

@@ -313,7 +313,7 @@ class PipeEnd(RpcConnection):
 
     is_encrypted = False
     peer_host = ""
-    heard = 0
+    heard = queued = unsent = 0
     other: PipeEnd
     receiver: Receiver
 

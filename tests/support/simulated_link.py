@@ -111,6 +111,7 @@ class _End:
         self.receiver: Receiver
         self.is_over = False
         self.heard = 0
+        self.queued = self.unsent = 0
         self._link = link
         self._travelling = 0
         self._is_closing = False

@@ -38,6 +38,8 @@ from tailrace.rpc import (
 from tailrace.rpc.client import following
 from tailrace.rpc.frames import LENGTH, Header, decode_frame, encode_frame
 from tailrace.rpc.hello import HELLO, make_hello
+from tailrace.rpc.link import FrameProtocol
+from tailrace.rpc.liveness import PeerLiveness
 from tailrace.rpc.pending_hellos import PendingHellos
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.patience import PATIENCE_SECONDS
@@ -518,6 +520,85 @@ def test_a_caller_that_was_stopped_itself_does_not_take_its_peer_for_dead() -> N
             assert (await peer.call)[0].value == 2
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_peer_that_takes_no_bytes_of_a_long_request_is_silent_and_one_that_does_is_not(
+    is_taken: bool,
+) -> None:
+    liveness = PeerLiveness(heard=7)
+    queued, unsent = 20_000_000, 10_000_000
+    seen = []
+    for _ in range(8):
+        seen.append(liveness.look(7, queued - unsent, 0.5, has_unsent=True))
+        queued, unsent = queued + 1_000, unsent + 1_000  # others call, too
+        unsent -= 2_000 * is_taken
+    assert seen[:4] == (["wait"] * 4 if is_taken else ["wait", "ask", "ask", "dead"])
+    assert ("dead" in seen) is not is_taken
+
+
+def test_bytes_that_the_system_takes_at_once_are_no_sign_of_life() -> None:
+    liveness = PeerLiveness(heard=7)
+    seen = [liveness.look(7, 100 * number, 0.5, has_unsent=False) for number in range(4)]
+    assert seen == ["wait", "ask", "ask", "dead"]
+
+
+def test_a_peer_that_stops_within_a_long_request_is_left() -> None:
+    async def run() -> None:
+        clock, desk = ManualClock(), Desk()
+        server = RpcServer(desk.handle, clock=SystemClock(), entropy=SystemEntropy())
+        await server.listen("127.0.0.1", 0)
+        client = RpcClient(TcpLink(f"127.0.0.1:{server.port}"), clock=clock, entropy=SeededEntropy(1))
+        await client.call("add", Number(1), Number, 60)
+        (served,) = server._connections
+        assert isinstance(served.wire, FrameProtocol) and served.wire._transport is not None
+        served.wire._transport.pause_reading()  # as a process that is stopped
+        tail = [bytes(32 << 20)]
+        call = asyncio.create_task(client.call("add", Number(1), Number, 10_000, tail=tail))
+        while not call.done():
+            clock.advance(0.1)
+            await asyncio.sleep(0)
+        with pytest.raises(LinkDown, match="the peer is silent"):
+            await call
+        assert clock.monotonic() < 2_000
+        await client.close()
+        await server.close(grace_s=0)
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
+
+
+def test_a_connection_tells_what_the_system_has_taken() -> None:
+    async def run() -> None:
+        async def nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reading.wait()
+            while await reader.read(1 << 20):
+                continue
+            writer.close()
+
+        class Deaf:
+            def frame_limit(self) -> int:
+                return 0
+
+            def makes_room(self, length: int) -> bool:
+                return False
+
+            def received(self, frame: memoryview) -> None: ...
+
+            def lost(self, reason: str) -> None: ...
+
+        reading = asyncio.Event()
+        server = await asyncio.start_server(nothing, "127.0.0.1", 0)
+        wire = await TcpLink(f"127.0.0.1:{server.sockets[0].getsockname()[1]}").connect(Deaf())
+        wire.send([b"x", bytes(64 << 20)])
+        assert wire.queued == (64 << 20) + 1 and wire.unsent > 0
+        reading.set()
+        while wire.unsent:
+            await asyncio.sleep(0.001)
+        assert wire.queued == (64 << 20) + 1
+        wire.close()
+        server.close()
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
 
 
 def test_a_peer_that_answers_in_small_pieces_is_not_silent() -> None:

@@ -189,7 +189,7 @@ def test_a_client_of_the_version_before_is_served_without_macs() -> None:
 class _Host:
     """A connection from somewhere that keeps what is sent to it."""
 
-    heard = 0
+    heard = queued = unsent = 0
 
     def __init__(self, peer_host: str, is_encrypted: bool) -> None:
         self.peer_host, self.is_encrypted = peer_host, is_encrypted
@@ -269,7 +269,7 @@ class MeddledLink:
 class _End:
     is_encrypted = False
     peer_host = ""
-    heard = 0
+    heard = queued = unsent = 0
     other: _End
     receiver: Receiver
 
