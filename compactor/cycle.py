@@ -17,6 +17,7 @@ from typing import Protocol, TypeVar
 from uuid import UUID
 
 import msgspec
+import structlog
 
 from compactor.by_key.keyed_cycle import (
     KEY_MEMORY_BYTES,
@@ -43,14 +44,18 @@ from sequencer.api.compaction import (
 from sequencer.api.errors import (
     InvalidRequest,
     LeaseLost,
+    SequencerError,
     SequencerOverloaded,
     SequencerUnavailable,
     SwapRefused,
 )
 from sequencer.api.interface import Sequencer
 from sequencer.api.topics import BrokerConfigsRequest, MetadataRequest, Topic
+from tailrace.background_tasks import log_and_continue
 from tailrace.clock import Clock, Entropy
 from tailrace.object_store.api import ObjectStore
+
+log = structlog.get_logger("tailrace.compactor")
 
 MAX_UNREADABLE = 10_000
 """The most single runs that a round skips. After that, a partition with another unreadable run waits for the next
@@ -384,8 +389,9 @@ class _Round:
         try:
             refusal = await asyncio.shield(swap)
         except asyncio.CancelledError:
-            if await swap is None:
-                _count(self._summary, result)
+            with log_and_continue(log, "the last swap before the end of a round failed", SequencerError):
+                if await swap is None:
+                    _count(self._summary, result)
             raise
         except LeaseLost as error:
             self._summary.refused.append(str(error))

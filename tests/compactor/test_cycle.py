@@ -734,6 +734,33 @@ def test_a_cancelled_round_finishes_the_swap_in_hand_and_gives_the_lease_back() 
     asyncio.run(scenario())
 
 
+def test_a_cancelled_round_ends_also_if_its_last_swap_has_lost_the_lease() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, store, clock):
+            await log.topic("a")
+            await log.produce(("a", 0, batch_of([b"x"])))
+            begun, may_end = asyncio.Event(), asyncio.Event()
+
+            async def lost(request: SwapRequest) -> SwapAnswer:
+                begun.set()
+                await may_end.wait()
+                raise LeaseLost("another compactor has it")
+
+            log.sequencer.swap = lost  # type: ignore[method-assign]
+            runner = InProcess(store, clock, log.entropy)
+            work = asyncio.create_task(
+                run_cycle(log.sequencer, runner, clock=clock, entropy=log.entropy, settings=ALL)
+            )
+            await begun.wait()
+            work.cancel()
+            await asyncio.sleep(0)
+            may_end.set()
+            with pytest.raises(asyncio.CancelledError):
+                await work
+
+    asyncio.run(scenario())
+
+
 def test_a_failed_release_does_not_hide_how_the_work_ended() -> None:
     async def scenario() -> None:
         async with opened() as (log, _, clock):
