@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -105,11 +106,13 @@ def add(
 ) -> None:
     """Allow (or deny) a principal operations on a resource."""
     from tailrace.kafka.messages.create_acls import AclCreation, CreateAclsRequest
-    from tailrace.security.acls import PatternType, Permission
+    from tailrace.security.acls import WILDCARD, PatternType, Permission
 
     named = resource.named()
     if access.principal is None or not access.operation or named is None:
         raise WrongUsage("--principal, --operation and a resource (such as --topic) are needed")
+    host = access.host or WILDCARD
+    _check_host(host)
     kind, name = named
     creations = [
         AclCreation(
@@ -117,7 +120,7 @@ def add(
             resource_name=name,
             resource_pattern_type=PatternType.PREFIXED if access.prefix else PatternType.LITERAL,
             principal=access.principal,
-            host=access.host or "*",
+            host=host,
             operation=_operation(operation),
             permission_type=Permission.DENY if access.deny else Permission.ALLOW,
         )
@@ -214,6 +217,17 @@ async def _described(client: KafkaClient, acl_filter: AclFilter) -> list[dict[st
         for resource in answer.resources
         for acl in resource.acls
     ]
+
+
+def _check_host(host: str) -> None:
+    """Raise WrongUsage for a host that no client's address can match."""
+    from tailrace.security.acls import WILDCARD
+
+    try:
+        if host != WILDCARD:
+            ipaddress.ip_address(host)
+    except ValueError:
+        raise WrongUsage(f"--host {host!r}: expected an IP address, or {WILDCARD} for any") from None
 
 
 def _check_enabled(error_code: int) -> None:

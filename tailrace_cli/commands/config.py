@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 app = group_of_commands("Configs of a topic or of the cluster: list, get, set, unset.")
 
 RESOURCE_TOPIC, RESOURCE_BROKER = 2, 4
+_KINDS = {RESOURCE_TOPIC: "topic", RESOURCE_BROKER: "broker"}
 _SET, _DELETE = 0, 1
 _SOURCES = {1: "topic", 2: "broker", 3: "cluster", 4: "static", 5: "default"}
 
@@ -113,7 +114,7 @@ async def describe_resource(client: KafkaClient, kind: int, name: str) -> list[d
     resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
     answer = await client.ask(ApiKey.DESCRIBE_CONFIGS, DescribeConfigsRequest(resources=[resource]))
     (result,) = answer.results
-    check(result.error_code, result.error_message, f"configs of {name!r}")
+    check(result.error_code, result.error_message, f"configs of {_KINDS[kind]} {name!r}")
     rows = [
         {
             "name": row.name,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PAGE = "http://127.0.0.1:9644"
 PATIENCE_SECONDS = 10
+REFUSED = (401, 403)
 STORED = "(stored)"
 """The row for all stored bytes: metrics do not count them by topic."""
 
@@ -154,6 +155,13 @@ async def _read(page: str) -> ProcessCounts:
     except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
         raise WrongUsage(
             f"--from-metrics {given!r}: expected HOST:PORT or a URL, such as {DEFAULT_PAGE}"
+        ) from None
+    except aiohttp.ClientResponseError as error:
+        if error.status not in REFUSED:
+            raise CommandFailed(f"{url} gave no metrics: {error.status} {error.message}") from None
+        raise CommandFailed(
+            f"{url} gave no metrics: {error.status} {error.message}; let TAILRACE_CLIENT name a file with a user who "
+            "may describe the cluster, and give an https URL: passwords are sent by HTTPS only"
         ) from None
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         raise CommandFailed(

@@ -154,7 +154,9 @@ class _Deliveries:
     def note(self, error: Any, message: Any) -> None:
         """Handle librdkafka's delivery report of one record."""
         if error is not None:
-            self.failures.append(str(refused(f"{self._topic}-{message.partition()}", error)))
+            partition = message.partition()  # None if it was not chosen yet
+            where = self._topic if partition is None else f"{self._topic}-{partition}"
+            self.failures.append(str(refused(where, error)))
             return
         self.acknowledged += 1
         if self._printed_as is not None:

@@ -32,7 +32,8 @@ class BrokerWatch:
         check_utf8("--bootstrap", self.bootstrap)
         if ":" not in self.bootstrap:
             raise WrongUsage(f"--bootstrap {self.bootstrap!r}: expected HOST:PORT, such as 127.0.0.1:9092")
-        self._last = "no answer"
+        self._last = "no answer; if it wants TLS or a login, let TAILRACE_CLIENT name a file with them"
+        self._has_refused_login = False
         self.is_down = False
 
     def on_error(self, error: Any) -> None:
@@ -42,12 +43,17 @@ class BrokerWatch:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
             self.is_down = True
         else:
+            self._has_refused_login = error.code() == KafkaError._AUTHENTICATION
             self._last = error.str()
 
     def failure(self) -> CommandFailed:
         """Return the error for a broker that doesn't answer, with librdkafka's last error."""
         if f"Invalid response size {HTTP_AS_SIZE} " in self._last:
             return speaks_http(self.bootstrap)
+        if self._has_refused_login:
+            return CommandFailed(
+                f"the login failed: {self._last}; check the user and password in TAILRACE_CLIENT"
+            )
         return no_broker(self.bootstrap, self._last)
 
 

@@ -53,6 +53,7 @@ CASES = [
     ("consume LONG -b KAFKA", 2, "a name has 1 to 249 letters"),
     ("consume a --from x -b KAFKA", 2, "--from 'x': expected start, end, an offset such as 42"),
     ("consume a --since 99999999999999999999d -b KAFKA", 2, "is not a time; expected 2026-01-31T12:00"),
+    ("acl add --principal User:a --operation read --topic t --host h", 2, "--host 'h': expected an IP address, or *"),
     ("consume a --since 1960-01-01 -b KAFKA", 2, "'1960-01-01' is a time before 1970"),
     ("produce a b --timestamp 100000d -b KAFKA", 2, "'100000d' is a time before 1970"),
     ("transaction list --state Open -b KAFKA", 2, "--state 'Open': expected one of Empty, Ongoing, Prep"),
