@@ -30,7 +30,8 @@ from pyiceberg.utils.config import Config
 
 from compactor.columns.derive import ValueFormat
 from compactor.tables import iceberg as iceberg_module
-from compactor.tables.iceberg import IcebergTables, _data_file, _Exchange, file_statistics, open_catalog
+from compactor.tables.iceberg import IcebergTables, open_catalog
+from compactor.tables.iceberg_snapshot import SnapshotExchange, data_file, file_statistics
 from compactor.tables.sync import DesiredTable, SyncResult, TableSync
 from compactor.tables.table import CatalogSilent, CatalogUnavailable, TableConflict
 from sequencer.api.compaction import TablePinsRequest
@@ -444,7 +445,7 @@ def test_an_hours_query_opens_a_tenth_of_the_files_that_merges_leave(
 
 
 def test_many_swaps_leave_few_manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compactor.tables.iceberg.MOST_SMALL_MANIFESTS", 3)
+    monkeypatch.setattr("compactor.tables.iceberg_snapshot.MOST_SMALL_MANIFESTS", 3)
 
     async def scenario() -> None:
         async with opened(tmp_path, 1) as world:
@@ -559,12 +560,12 @@ def test_deletes_of_other_programs_are_removed(tmp_path: Path, kind: DataFileCon
             position = pa.table({"file_path": [file.file.file_path], "pos": pa.array([1], pa.int64())})
             _at(path).parent.mkdir()
             pq.write_table(position, _at(path))
-            deletes = _data_file(
+            deletes = data_file(
                 world.table().metadata, content=kind, file_path=path,
                 file_size_in_bytes=_at(path).stat().st_size, record_count=1,
             )  # fmt: skip
             with world.table().transaction() as transaction:
-                _Exchange(transaction, [deletes], [], {}).commit()
+                SnapshotExchange(transaction, [deletes], [], {}).commit()
             if kind is DataFileContent.POSITION_DELETES:
                 assert world.rows() == [(0, 0), (0, 2)]
             assert (await world.sync()).change.removed == {path}
