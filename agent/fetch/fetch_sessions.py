@@ -68,6 +68,8 @@ class FetchSession:
     weight: int = 0
     tenant: Tenant | None = None
     """The tenant whose clients may use it: anyone can guess a session id."""
+    names_ids: bool = False
+    """Whether its requests name topics by their ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +116,10 @@ class FetchSessions:
         return len(self._sessions)
 
     def begin(
-        self, request: FetchRequest, client: str, tenant: Tenant | None = None
+        self, request: FetchRequest, client: str, tenant: Tenant | None = None, *, names_ids: bool = False
     ) -> Steps[FetchContext | ErrorCode]:
-        """Return the fetch to serve, or why it can't be served."""
+        """Return the fetch to serve, or why it can't be served. `names_ids`: the request's version names topics by
+        their ids."""
         requested, weight = yield from _requested(request)
         session = self._sessions.get(request.session_id)
         if session is not None and session.tenant != tenant:
@@ -127,11 +130,15 @@ class FetchSessions:
             session = None
             if request.session_epoch == INITIAL_EPOCH and self._limit:
                 session = self._open(requested, weight, client, tenant)
+            if session is not None:
+                session.names_ids = names_ids
             return FetchContext(list(requested.values()), session, is_incremental=False)
         if session is None:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if request.session_epoch != session.epoch:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        if names_ids is not session.names_ids:
+            return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
         self._sessions.move_to_end(session.session_id)
         session.epoch = 1 if session.epoch == 2**31 - 1 else session.epoch + 1
         for topic in request.forgotten_topics_data:

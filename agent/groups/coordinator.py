@@ -27,7 +27,7 @@ import structlog
 from agent.catalog import Catalog
 from agent.groups import classic_members, stored_consumer_group, stored_group, stored_share_group
 from agent.groups.consumer_group import JOINS, ConsumerAnswer, ConsumerGroup, ConsumerHeartbeat, Topics
-from agent.groups.group import Answer, Group, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
+from agent.groups.group import Answer, Group, GroupPhase, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
 from agent.groups.group_bytes import AnyGroup, GroupBytes
 from agent.groups.group_configs import GroupConfigs
 from agent.groups.share_group import ShareGroup, ShareHeartbeat, ShareHeartbeatAnswer
@@ -387,7 +387,8 @@ class GroupCoordinator:
         return await self._step(group_id, lambda group, now: view(group))
 
     async def delete(self, group_id: str) -> None:
-        """DeleteGroups: delete an empty group and its offsets.
+        """DeleteGroups: delete an empty group and its offsets, also while clients have asked for an id and not joined
+        yet.
 
         Raises:
             GroupRefusal: the group has members, or another agent coordinates it.
@@ -395,7 +396,7 @@ class GroupCoordinator:
         """
 
         def refuse_if_used(group: AnyGroup) -> None:
-            if not group.is_idle:
+            if group.members or group.phase == GroupPhase.PREPARING_REBALANCE:
                 raise GroupRefusal(ErrorCode.NON_EMPTY_GROUP)
 
         await self._step(group_id, lambda group, now: refuse_if_used(group))

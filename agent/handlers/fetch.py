@@ -78,7 +78,10 @@ async def handle(
     services: Services, context: RequestContext, request: FetchRequest
 ) -> FetchResponse | HeldResponse:
     """Serve one fetch; see the module."""
-    beginning = services.sessions.begin(request, context.client_id, context.access.tenant)
+    names_ids = context.api_version >= FIRST_TOPIC_ID_VERSION
+    beginning = services.sessions.begin(
+        request, context.client_id, context.access.tenant, names_ids=names_ids
+    )
     fetch = await in_turns(beginning, Turns(PARTITIONS_IN_A_TURN))
     if isinstance(fetch, ErrorCode):
         return FetchResponse(error_code=fetch, session_id=0)

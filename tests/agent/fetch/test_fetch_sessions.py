@@ -49,6 +49,15 @@ def test_a_fetch_without_a_session_keeps_nothing() -> None:
     assert context.include_in_response(context.partitions[0], PartitionData())
 
 
+def test_a_session_goes_on_with_topics_named_as_in_its_first_request() -> None:
+    every = sessions()
+    session_id = begun(every, asking(0, 0, 0)).session_id
+    later = asking(session_id, 1)
+    code = at_once(every.begin(later, "client", names_ids=True))
+    assert code is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    assert partitions_of(begun(every, later)) == [0]
+
+
 def test_an_incremental_fetch_is_of_all_that_was_asked_before() -> None:
     every = sessions()
     opened = begun(every, asking(0, 0, 0, 1, 2))

@@ -569,6 +569,19 @@ def test_a_silent_member_expires_and_the_empty_group_can_be_deleted() -> None:
     run(scenario)
 
 
+def test_a_client_that_has_only_asked_for_an_id_does_not_keep_a_group_from_being_deleted() -> None:
+    async def scenario(bench: Bench) -> None:
+        topic = await bench.sequencer.create_topic(CreateTopic("t", 1, {}))
+        await bench.agents[0].commit("g", "", None, -1, [OffsetPosition(topic.topic_id, 0, 5, -1, "")])
+        asked = await bench.agents[0].join("g", replace(request("a"), requires_known_id=True))
+        assert asked.code is ErrorCode.MEMBER_ID_REQUIRED
+        await bench.agents[0].delete("g")
+        joined = await bench.agents[0].join("g", request("a", member_id=asked.member_id))
+        assert joined.code is ErrorCode.UNKNOWN_MEMBER_ID
+
+    run(scenario)
+
+
 def test_a_session_ends_when_its_time_is_over_and_not_at_some_tick_after_it() -> None:
     async def scenario(bench: Bench) -> None:
         await bench.stable()  # with a session of 30 s
