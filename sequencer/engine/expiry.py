@@ -12,8 +12,9 @@ from functools import partial
 from uuid import UUID
 
 from sequencer.api.agents import AgentRef
+from sequencer.api.errors import RequestFailed
 from sequencer.api.retention import RetentionSummary
-from sequencer.engine.group_commit import ROWS_OF_A_GROUP, GroupCommit
+from sequencer.engine.group_commit import GroupCommit
 from sequencer.engine.requests import Context
 from sequencer.reading.maintenance import Maintenance
 from sequencer.reading.positions import pages_of, small_together
@@ -21,6 +22,7 @@ from sequencer.rules import deleted_topics, groups, leases, repeats, retention, 
 from sequencer.rules.positions import forget_positions, over_ms
 from sequencer.store.draft import Draft
 from sequencer.store.required_rows import rows_needed
+from sequencer.store.row_store import ObjectRowMissing
 from sequencer.store.rows import (
     AgentRow,
     GroupOffsetRow,
@@ -29,6 +31,7 @@ from sequencer.store.rows import (
     ProducerRow,
     Row,
     SessionRow,
+    TransactionRow,
 )
 from sequencer.store.state import HotState
 from tailrace.turns import Steps, Turns
@@ -36,6 +39,8 @@ from tailrace.turns import Steps, Turns
 GROUPS_PER_STEP = 500
 """Consumer groups that one expiry transaction examines."""
 ROWS_IN_A_TURN = 5_000
+ABORTED_AT_ONCE = 256
+"""Transactions that have timed out and are aborted together."""
 PRODUCER_PAGES = 20
 PRODUCERS_OF_A_PAGE = 1_000
 """One call examines this many pages, each with this many producers."""
@@ -72,10 +77,29 @@ class Expiry:
         self._ensure_ready = ensure_ready
 
     async def end_expired(self) -> None:
-        """End everything that has expired by now."""
+        """End everything that has expired by now. Leases and each transaction are decided separately, so that one that
+        can't be ended keeps no other from ending."""
         await self._ensure_ready()  # even without requests, to notice at once that the database was replaced
-        if self._has_expired(await self._context.store.now_ms()):
-            await self._group_commit.decide("expire", self._expire)
+        now_ms = await self._context.store.now_ms()
+        due = await self._aborts(now_ms)
+        if self._has_expired(now_ms):
+            due.append(self._group_commit.decide("expire", self._expire_leases))
+        await asyncio.gather(*due)
+
+    async def _aborts(self, now_ms: int) -> list[Awaitable[object]]:
+        """Return one decision for each transaction that has timed out, of a limited number of them."""
+        state, turns = self._context.state, Turns(ROWS_IN_A_TURN)
+        names: list[str] = []
+        for name in list(state.open_transactions):
+            if transactions.has_timed_out(state.get(TransactionRow, name), now_ms):
+                names.append(name)
+                if len(names) == ABORTED_AT_ONCE:
+                    break
+            await turns.did()
+        return [
+            self._group_commit.decide("expire", partial(transactions.abort_timed_out, names=[name]))
+            for name in names
+        ]
 
     def _has_expired(self, now_ms: int) -> bool:
         state = self._context.state
@@ -87,48 +111,41 @@ class Expiry:
                 for row in state.all(AgentRow)
             )
             or any(row.expires_ms <= now_ms for row in state.rows(SessionRow, state.open_sessions))
-            or transactions.has_timed_out(state, now_ms)
         )
 
-    def _expire(self, draft: Draft) -> Steps[tuple[int, int]]:
-        """End what has expired; return how many agent leases and sessions. One step ends only a bounded number of
-        transactions."""
+    def _expire_leases(self, draft: Draft) -> Steps[tuple[int, int]]:
+        """End the expired leases of agents and sessions; return how many of each."""
         if repeats.are_too_large(draft.durable, self._settings):
             yield from repeats.forget_surplus(draft, self._settings)
         self._context.look_for_silent()
         silent = leases.expire_agents(draft, self._context.has_run_out)
         self._context.log_silent(silent)
-        sessions = leases.expire_sessions(draft)
-        yield from transactions.abort_timed_out(draft, ROWS_OF_A_GROUP)
-        return len(silent), sessions
+        return len(silent), leases.expire_sessions(draft)
 
     async def apply_retention(self) -> RetentionSummary:
-        """End what has expired, and remove data that is too old or too much."""
-        removed, settings = _Removed(), self._settings
+        """End what has expired, and remove data that is too old or too much.
 
-        def expire(draft: Draft) -> Steps[None]:
-            agents, sessions = yield from self._expire(draft)
-            removed.agents += agents
-            removed.sessions += sessions
-            leases.forget_agents(draft)
-            yield from repeats.forget_surplus(draft, settings)
-
-        await self._group_commit.decide("apply_retention", expire)
+        A step that fails for a reason of its own keeps no other step from being done; its error is raised at the end.
+        """
+        removed = _Removed()
         await self._maintenance.fill()
-        removed.offsets = await self._expire_groups()
-        for kind in self._maintenance.lifetimes:
-            await self._forget_unused(kind)
-        removed.producers = await self._forget_producers()
-        while True:
-            plan = await retention.plan_retention(
-                self._context.state, self._context.reads, settings, self._maintenance.partitions
-            )
-            runs = await self._remove_runs(plan.removable, removed)
-            moved = await self._move_log_starts(plan.due)
-            removed.partitions += moved
-            if not runs and not moved and not plan.has_more:
-                break
-        await self._remove_deleted_topics()
+        steps: list[Callable[[_Removed], Awaitable[None]]] = [
+            self._forget_leases,
+            self._abort_transactions,
+            self._expire_groups,
+            *(partial(self._forget_unused, kind) for kind in self._maintenance.lifetimes),
+            self._forget_producers,
+            self._remove_expired_runs,
+            self._remove_deleted_topics,
+        ]
+        failures: list[Exception] = []
+        for step in steps:
+            try:
+                await step(removed)
+            except (RequestFailed, ObjectRowMissing) as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
         return RetentionSummary(
             runs_removed=removed.runs,
             objects_retired=removed.objects,
@@ -139,12 +156,39 @@ class Expiry:
             agents_expired=removed.agents,
         )
 
+    async def _forget_leases(self, removed: _Removed) -> None:
+        """End expired leases, and forget the oldest agents and answers."""
+
+        def forget(draft: Draft) -> Steps[None]:
+            agents, sessions = yield from self._expire_leases(draft)
+            removed.agents += agents
+            removed.sessions += sessions
+            leases.forget_agents(draft)
+            yield from repeats.forget_surplus(draft, self._settings)
+
+        await self._group_commit.decide("apply_retention", forget)
+
+    async def _abort_transactions(self, removed: _Removed) -> None:
+        await asyncio.gather(*await self._aborts(await self._context.store.now_ms()))
+
+    async def _remove_expired_runs(self, removed: _Removed) -> None:
+        """Move the log starts that are due, and remove the runs below."""
+        while True:
+            plan = await retention.plan_retention(
+                self._context.state, self._context.reads, self._settings, self._maintenance.partitions
+            )
+            runs = await self._remove_runs(plan.removable, removed)
+            moved = await self._move_log_starts(plan.due)
+            removed.partitions += moved
+            if not runs and not moved and not plan.has_more:
+                break
+
     @property
     def _maintenance(self) -> Maintenance:
         """The maintenance of the state that is shown; a reload replaces it."""
         return self._context.view.maintenance
 
-    async def _remove_deleted_topics(self) -> None:
+    async def _remove_deleted_topics(self, removed: _Removed) -> None:
         """Remove the rows of deleted topics, some at a time; remove a partition's row when it has no runs left."""
         maintenance, state = self._maintenance, self._context.state
         if not maintenance.may_have_deleted_topics:
@@ -199,32 +243,29 @@ class Expiry:
             moved += await self._group_commit.decide("apply_retention", move)
         return moved
 
-    async def _forget_producers(self) -> int:
-        """Examine the next producers in key order, and forget those that are no longer kept. Return how many. Each call
-        reads the same number from the database, so producers that expired (after a week) are found within some
-        hours."""
+    async def _forget_producers(self, removed: _Removed) -> None:
+        """Examine the next producers in key order, and forget those that are no longer kept. Each call reads the same
+        number from the database, so producers that expired (after a week) are found within some hours."""
         producers, store, step = (
             time_to_live.producer_lifetime(self._settings),
             self._context.reads,
             self._settings.removal_step,
         )
         now_ms = await self._context.store.now_ms()
-        forgotten = 0
         for _ in range(PRODUCER_PAGES):
             page = await store.rows_after(ProducerRow, self._maintenance.last_producer, PRODUCERS_OF_A_PAGE)
             over = [row.key for row in page if producers.until_ms(row) <= now_ms]
             for first in range(0, len(over), step):
                 keys = over[first : first + step]
                 forget = partial(time_to_live.forget, kind=ProducerRow, keys=keys, lifetime=producers)
-                forgotten += await self._group_commit.decide(
+                removed.producers += await self._group_commit.decide(
                     "apply_retention", forget, needs=rows_needed(ProducerRow, keys)
                 )
             self._maintenance.last_producer = page[-1].key if len(page) == PRODUCERS_OF_A_PAGE else None
             if self._maintenance.last_producer is None:
                 break
-        return forgotten
 
-    async def _forget_unused(self, kind: type[Row]) -> None:
+    async def _forget_unused(self, kind: type[Row], removed: _Removed) -> None:
         """Forget rows that are no longer kept, some at a time."""
         step, maintenance = self._settings.removal_step, self._maintenance
         now_ms = await self._context.store.now_ms()
@@ -245,13 +286,12 @@ class Expiry:
                     maintenance.put_back_unused(kind, keys, now_ms)
             await turns.did(taken)
 
-    async def _expire_groups(self) -> int:
-        """Expire groups and their positions, some at a time. Return how many positions and share partitions were
-        forgotten."""
+    async def _expire_groups(self, removed: _Removed) -> None:
+        """Expire groups, their positions and share partitions, some at a time."""
         state, now_ms = self._context.state, await self._context.store.now_ms()
         due = await self._maintenance.groups.take(state, now_ms)
         with_positions = [row async for row in _known(state, due) if row.positions and not row.members]
-        forgotten = await self._forget_positions(with_positions)
+        removed.offsets += await self._forget_positions(with_positions)
         left = [
             row.group_id
             async for row in _known(state, due)
@@ -265,9 +305,8 @@ class Expiry:
                 max_partitions=self._settings.removal_step,
             )
             expired = await self._group_commit.decide("apply_retention", expire)
-            forgotten += expired.partitions
+            removed.offsets += expired.partitions
             left = left[expired.groups :]
-        return forgotten
 
     async def _forget_positions(self, rows: list[GroupRow]) -> int:
         """Forget the expired positions of groups without members; return how many. One call examines some of the

@@ -621,12 +621,8 @@ def abort_producer(draft: Draft, request: AbortProducer) -> Steps[AbortedProduce
     return AbortedProducer(errors)
 
 
-def has_timed_out(state: HotState, now_ms: int) -> bool:
-    """Whether an open transaction has timed out."""
-    return any(_is_over(state.get(TransactionRow, name), now_ms) for name in state.open_transactions)
-
-
-def _is_over(row: TransactionRow | None, now_ms: int) -> bool:
+def has_timed_out(row: TransactionRow | None, now_ms: int) -> bool:
+    """Whether a transactional id has an open transaction that has timed out."""
     return (
         row is not None
         and row.state is TransactionState.ONGOING
@@ -634,17 +630,15 @@ def _is_over(row: TransactionRow | None, now_ms: int) -> bool:
     )
 
 
-def abort_timed_out(draft: Draft, max_rows: int | None = None) -> Steps[int]:
-    """Abort the transactions that have timed out and fence their producers; return how many. Stop when `max_rows` rows
-    have changed."""
+def abort_timed_out(draft: Draft, names: Iterable[str] | None = None) -> Steps[int]:
+    """Abort those of these transactional ids' transactions (None: of all) that have timed out, and fence their
+    producers; return how many."""
     aborted = 0
-    for count, name in enumerate(draft.durable.open_transactions):
+    for count, name in enumerate(draft.durable.open_transactions if names is None else names):
         if count % LOOKUPS_AS_A_STEP == 0:
             yield LOOKUPS_AS_A_STEP // 10
         row = draft.get(TransactionRow, name)
-        if row is not None and _is_over(row, draft.now_ms):
-            if max_rows is not None and aborted and len(draft.changes) >= max_rows:
-                break
+        if row is not None and has_timed_out(row, draft.now_ms):
             yield from _abort_and_fence(draft, row)
             aborted += 1
     return aborted
