@@ -20,13 +20,16 @@ FOLDER_THREADS = 8
 
 _ALLOWED = "`memory:`, a folder's path, `file:///path`, or `s3://bucket/prefix?endpoint=...&region=...`"
 _LOGIN = re.compile(r"(//|%2F%2F)[^/?@]*(:|%3A)[^?]*(@|%40)", re.IGNORECASE)
+_ENDPOINT = re.compile(r"https?://([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d+)?(/[!-~]*)?", re.ASCII)
+"""obstore panics at other addresses."""
 _BACKENDS = ("obstore", "aioboto3")
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 _OPTIONS = ("endpoint", "region", "backend", "path_style")
 
 
 class BadStoreUrl(ValueError):
-    """The URL does not name a store; the message says what was given and what is allowed."""
+    """The URL does not name a store, or its credentials are incomplete; the message says what was given and what is
+    allowed."""
 
 
 def open_store(url: str, *, clock: Clock, environ: Mapping[str, str] = os.environ) -> ObjectStore:
@@ -40,8 +43,8 @@ def open_store(url: str, *, clock: Clock, environ: Mapping[str, str] = os.enviro
       Credentials: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, else the instance's role.
 
     Raises:
-        BadStoreUrl: an unknown kind of store or an unknown option.
-        StoreRefused, StoreFull: the folder can't be used.
+        BadStoreUrl: an unknown kind of store or an unknown option, or half of the credentials.
+        StoreRefused, StoreFull: the folder, or AWS's configuration, can't be used.
     """
     parsed = _parsed(url, environ)
     if parsed is None:
@@ -152,6 +155,10 @@ def _location(
         raise BadStoreUrl(
             f"store {shown(url)!r}: the endpoint has a login; credentials come from AWS_* variables"
         )
+    if endpoint and not _is_address(endpoint):
+        raise BadStoreUrl(
+            f"store {shown(url)!r}: endpoint {shown(endpoint)!r}: must be http(s)://host, perhaps with :port and a path"
+        )
     path_style = options.get("path_style")
     if path_style is not None and path_style not in _BOOLEANS:
         raise BadStoreUrl(f"store {shown(url)!r}: path_style {path_style!r}: allowed are true and false")
@@ -169,9 +176,21 @@ def _location(
     )
 
 
+def _is_address(endpoint: str) -> bool:
+    try:
+        return urlsplit(endpoint).port != 0 and _ENDPOINT.fullmatch(endpoint) is not None
+    except ValueError:  # a port that is none
+        return False
+
+
 def _credentials(environ: Mapping[str, str]) -> S3Credentials | None:
     access = environ.get("AWS_ACCESS_KEY_ID")
     secret = environ.get("AWS_SECRET_ACCESS_KEY")
-    if not access or not secret:
+    if not access and not secret:
         return None
+    if not access or not secret:
+        raise BadStoreUrl(
+            f"AWS_{'SECRET_ACCESS_KEY' if access else 'ACCESS_KEY_ID'} is not set: set both AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or neither for the instance's role"
+        )
     return S3Credentials(access, secret, environ.get("AWS_SESSION_TOKEN") or None)

@@ -62,7 +62,10 @@ class Aioboto3Store:
         self._location = location
         self._stack = AsyncExitStack()
         self._opening = asyncio.Lock()
-        self._session: Any = aioboto3.Session()
+        try:
+            self._session: Any = aioboto3.Session()
+        except BotoCoreError as error:  # such as an AWS_PROFILE that does not exist
+            raise StoreRefused(f"{location.bucket}: {error}") from error
         self._clients: dict[bool, Any] = {}  # by whether the library retries failed requests
 
     async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
@@ -147,7 +150,10 @@ class Aioboto3Store:
         async with self._opening:
             if retries not in self._clients:
                 attempts = self._location.max_retries + 1 if retries else 1
-                self._clients[retries] = await self._enter(attempts)
+                try:
+                    self._clients[retries] = await self._enter(attempts)
+                except (BotoCoreError, OSError) as error:  # such as credentials that can't be fetched
+                    raise _as_store_error(error, self._location.bucket) from error
             return self._clients[retries]
 
     async def _enter(self, attempts: int) -> Any:

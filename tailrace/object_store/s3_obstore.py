@@ -39,6 +39,9 @@ from tailrace.object_store.s3_location import S3Location
 
 _STATUS = re.compile(r"\bstatus(?: code)?:? (\d{3})\b", re.IGNORECASE)
 _ERRORS = (BaseError, OSError, ValueError)
+_RETRIABLE_CODES = ("ConditionalRequestConflict", "OperationAborted", "RequestTimeTooSkewed")
+_FULL_CODES = ("XMinioStorageFull", "QuotaExceeded")
+"""QuotaExceeded is also the end of MinIO's XMinioAdminBucketQuotaExceeded."""
 
 
 class ObstoreStore:
@@ -131,25 +134,28 @@ def _open(location: S3Location, max_retries: int) -> Any:
         config["secret_access_key"] = location.credentials.secret_access_key
         if location.credentials.session_token is not None:
             config["session_token"] = location.credentials.session_token
-    return S3Store(
-        location.bucket,
-        config=config,
-        client_options={
-            "allow_http": location.endpoint is not None and location.endpoint.startswith("http://"),
-            "connect_timeout": timedelta(seconds=location.connect_seconds),
-            "timeout": timedelta(seconds=location.request_seconds),
-            "pool_max_idle_per_host": str(location.connections),
-        },
-        retry_config={
-            "max_retries": max_retries,
-            "retry_timeout": timedelta(seconds=location.retry_seconds),
-            "backoff": {
-                "init_backoff": timedelta(milliseconds=50),
-                "max_backoff": timedelta(seconds=2),
-                "base": 2,
+    try:
+        return S3Store(
+            location.bucket,
+            config=config,
+            client_options={
+                "allow_http": location.endpoint is not None and location.endpoint.startswith("http://"),
+                "connect_timeout": timedelta(seconds=location.connect_seconds),
+                "timeout": timedelta(seconds=location.request_seconds),
+                "pool_max_idle_per_host": str(location.connections),
             },
-        },
-    )
+            retry_config={
+                "max_retries": max_retries,
+                "retry_timeout": timedelta(seconds=location.retry_seconds),
+                "backoff": {
+                    "init_backoff": timedelta(milliseconds=50),
+                    "max_backoff": timedelta(seconds=2),
+                    "base": 2,
+                },
+            },
+        )
+    except _ERRORS as error:
+        raise StoreRefused(f"{location.bucket}: {_first_line(error)}") from error
 
 
 def _with_bucket(location: S3Location, endpoint: str) -> str:
@@ -158,6 +164,11 @@ def _with_bucket(location: S3Location, endpoint: str) -> str:
         return endpoint
     scheme, _, host = endpoint.partition("://")
     return f"{scheme}://{location.bucket}.{host}"
+
+
+def _first_line(error: Exception) -> str:
+    """Return the error's text without obstore's dump of its internals."""
+    return next(iter(str(error).splitlines()), "")
 
 
 def _status(error: Exception) -> int:
@@ -173,10 +184,10 @@ def _as_store_error(error: Exception, what: str, *, is_put: bool = False) -> Sto
     """Convert an error by its type, then by the HTTP status in its text: obstore has no field for the status."""
     text = str(error)
     status = _status(error)
-    message = f"{what}: {type(error).__name__}: {text.splitlines()[0] if text else ''}"
+    message = f"{what}: {type(error).__name__}: {_first_line(error)}"
     if isinstance(error, FileNotFoundError):
         return StoreRefused(message) if is_put or "NoSuchBucket" in text else ObjectMissing(message)
-    if "ConditionalRequestConflict" in text or "OperationAborted" in text:
+    if any(code in text for code in _RETRIABLE_CODES):
         return StoreUnavailable(message)
     if isinstance(error, AlreadyExistsError | PreconditionError):
         return ObjectExists(message)
@@ -189,7 +200,7 @@ def _as_store_error(error: Exception, what: str, *, is_put: bool = False) -> Sto
         | UnknownConfigurationKeyError,
     ):
         return StoreRefused(message)
-    if status == 507 or "XMinioStorageFull" in text:
+    if status == 507 or any(code in text for code in _FULL_CODES):
         return StoreFull(message)
     if 300 <= status < 500 and status not in (408, 409, 429):
         return StoreRefused(message)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.clock import SystemClock
-from tailrace.object_store.api import ObjectStore, StoreRefused, StoreUnavailable
+from tailrace.object_store.api import ObjectStore, StoreFull, StoreRefused, StoreUnavailable
 from tailrace.object_store.folder import FolderStore
 from tailrace.object_store.memory import MemoryStore
 from tailrace.object_store.open import BadStoreUrl, open_store, s3_location
@@ -117,6 +117,35 @@ def test_a_variable_that_names_another_endpoint_is_not_followed(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("given", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
+def test_half_of_the_credentials_is_refused_with_the_name_of_the_other(given: str) -> None:
+    missing = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} - {given}
+    with pytest.raises(BadStoreUrl, match=f"{missing.pop()} is not set"):
+        open_store("s3://b", clock=CLOCK, environ={given: "x"})
+
+
+@BACKENDS
+def test_a_profile_that_does_not_exist_is_refused(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "no-such-profile")
+    with pytest.raises(StoreRefused, match="no-such-profile"):
+        open_store(f"s3://b?backend={backend}", clock=CLOCK, environ={})
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["http://", "http://a b:9000", "http://a:99999", "http://a:b", "http://a/\n"]
+)
+def test_an_endpoint_that_is_no_address_is_refused(endpoint: str) -> None:
+    with pytest.raises(BadStoreUrl, match="must be http"):
+        open_store("s3://b", clock=CLOCK, environ={"AWS_ENDPOINT_URL": endpoint})
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["http://a", "https://s3.a-b.c:9000/p/q", "http://[::1]:9000", "http://min_io:1/"]
+)
+def test_an_endpoint_may_be_any_address(endpoint: str) -> None:
+    assert s3_location("s3://b", {"AWS_ENDPOINT_URL": endpoint}).endpoint == endpoint.rstrip("/")
+
+
 @BACKENDS
 def test_a_missing_bucket_refuses(backend: str, moto: S3Server) -> None:
     async def scenario() -> None:
@@ -139,6 +168,9 @@ def test_a_missing_bucket_refuses(backend: str, moto: S3Server) -> None:
         (503, "SlowDown", StoreUnavailable),
         (403, "AccessDenied", StoreRefused),
         (400, "ExpiredToken", StoreRefused),
+        (403, "RequestTimeTooSkewed", StoreUnavailable),
+        (507, "XMinioStorageFull", StoreFull),
+        (400, "XMinioAdminBucketQuotaExceeded", StoreFull),
     ],
 )
 def test_an_error_of_the_service_becomes_our_error(
