@@ -42,6 +42,7 @@ from tailrace.security.acls import (
     ResourceType,
 )
 from tailrace.tenants import local_name
+from tailrace.turns import Turns
 
 A = TypeVar("A")
 V = TypeVar("V")
@@ -49,6 +50,8 @@ R = TypeVar("R", AclCreationResult, DeleteAclsFilterResult)
 
 ACL_BYTES = 800
 """Estimated bytes of an ACL in an answer, as objects and encoded."""
+MATCHED_IN_A_TURN = 2_000
+"""ACLs compared with a filter, and described, in one turn of the loop."""
 NO_AUTHORIZER = "No Authorizer is configured."
 """Kafka's message. No listener of this agent authenticates its clients, so ACLs would have no effect."""
 
@@ -66,7 +69,7 @@ async def describe_acls(
         return DescribeAclsResponse(error_code=code_of(error), error_message=str(error))
     await context.reservation.needs(ACL_BYTES * len(services.catalog.security.acls))
     resources: dict[tuple[ResourceType, str, PatternType], DescribeAclsResource] = {}
-    for acl in services.catalog.security.acls:
+    async for acl in Turns(MATCHED_IN_A_TURN).over(services.catalog.security.acls):
         if wanted.matches(acl):
             pattern = (acl.resource_type, acl.resource_name, acl.pattern_type)
             resource = resources.setdefault(pattern, DescribeAclsResource(*pattern))

@@ -45,27 +45,15 @@ class AclIndex:
     """ACLs, indexed by their principals and resources. Immutable; changed ACLs need a new index.
 
     A decision examines the ACLs of its principal and of the wildcard principal that cover the resource, no others.
+    Each change of an ACL makes a new index at every agent. So a principal's ACLs are indexed when it first asks.
     """
 
     def __init__(self, acls: Iterable[Acl], super_users: Collection[str] = ()) -> None:
         self._super_users = frozenset(super_users)
-        self._literal: dict[tuple[str, ResourceType, str], list[Acl]] = {}
-        self._prefixed: dict[tuple[str, ResourceType, str], list[Acl]] = {}
-        self._prefix_lengths: dict[tuple[str, ResourceType], set[int]] = {}
-        self._of_type: dict[tuple[str, ResourceType], list[Acl]] = {}
-        hosts: dict[str, str] = {}  # most ACLs have the same one, and reading an address takes long
-        for given in acls:
-            host = hosts.get(given.host)
-            if host is None:
-                host = hosts[given.host] = plain_address(given.host)
-            acl = given if host == given.host else replace(given, host=host)
-            principal, resource_type, name = acl.principal, acl.resource_type, acl.resource_name
-            self._of_type.setdefault((principal, resource_type), []).append(acl)
-            if acl.pattern_type is PatternType.PREFIXED:
-                self._prefixed.setdefault((principal, resource_type, name), []).append(acl)
-                self._prefix_lengths.setdefault((principal, resource_type), set()).add(len(name))
-            else:
-                self._literal.setdefault((principal, resource_type, name), []).append(acl)
+        self._given: dict[str, list[Acl]] = {}
+        for acl in acls:
+            self._given.setdefault(acl.principal, []).append(acl)
+        self._of_principal: dict[str, _PrincipalAcls] = {}
         self._remembered: dict[_Question, bool] = {}
         self._remembered_bytes = 0
 
@@ -96,7 +84,7 @@ class AclIndex:
         mine = [
             acl
             for whose in _principals(principal)
-            for acl in self._of_type.get((whose, resource_type), ())
+            for acl in self._of(whose).of_type.get(resource_type, ())
             if acl.host in (host, WILDCARD) and acl.operation in (operation, Operation.ALL)
         ]
         denied = [acl for acl in mine if acl.permission is Permission.DENY]
@@ -137,12 +125,48 @@ class AclIndex:
     def concerning(self, principal: str, resource_type: ResourceType, name: str) -> Iterator[Acl]:
         """Yield the ACLs of the principal and the wildcard principal, for any host, that cover the resource."""
         for whose in _principals(principal):
-            yield from self._literal.get((whose, resource_type, name), ())
+            known = self._of(whose)
+            yield from known.literal.get((resource_type, name), ())
             if name != WILDCARD:
-                yield from self._literal.get((whose, resource_type, WILDCARD), ())
-            for length in self._prefix_lengths.get((whose, resource_type), ()):
+                yield from known.literal.get((resource_type, WILDCARD), ())
+            for length in known.prefix_lengths.get(resource_type, ()):
                 if length <= len(name):
-                    yield from self._prefixed.get((whose, resource_type, name[:length]), ())
+                    yield from known.prefixed.get((resource_type, name[:length]), ())
+
+    def _of(self, principal: str) -> _PrincipalAcls:
+        known = self._of_principal.get(principal)
+        if known is None:
+            given = self._given.get(principal)
+            if given is None:
+                return _NO_ACLS  # not kept: certificates may name any number of principals
+            known = self._of_principal[principal] = _PrincipalAcls(given)
+        return known
+
+
+class _PrincipalAcls:
+    """The ACLs of one principal by resource, with hosts in the form of `plain_address`."""
+
+    def __init__(self, acls: Iterable[Acl]) -> None:
+        self.literal: dict[tuple[ResourceType, str], list[Acl]] = {}
+        self.prefixed: dict[tuple[ResourceType, str], list[Acl]] = {}
+        self.prefix_lengths: dict[ResourceType, set[int]] = {}
+        self.of_type: dict[ResourceType, list[Acl]] = {}
+        hosts: dict[str, str] = {}  # most ACLs have the same one, and reading an address takes long
+        for given in acls:
+            host = hosts.get(given.host)
+            if host is None:
+                host = hosts[given.host] = plain_address(given.host)
+            acl = given if host == given.host else replace(given, host=host)
+            resource_type, name = acl.resource_type, acl.resource_name
+            self.of_type.setdefault(resource_type, []).append(acl)
+            if acl.pattern_type is PatternType.PREFIXED:
+                self.prefixed.setdefault((resource_type, name), []).append(acl)
+                self.prefix_lengths.setdefault(resource_type, set()).add(len(name))
+            else:
+                self.literal.setdefault((resource_type, name), []).append(acl)
+
+
+_NO_ACLS = _PrincipalAcls(())
 
 
 def _principals(principal: str) -> tuple[str, ...]:

@@ -33,6 +33,9 @@ from tailrace.turns import Turns
 MATCHED_IN_A_TURN = 10_000
 """ACLs compared with filters in one turn of the loop."""
 
+DESCRIBED_IN_A_TURN = 1_000
+"""ACLs translated to the names that a tenant's clients use in one turn of the loop."""
+
 _EVERYTHING = DescribeAclsRequest(
     resource_type_filter=ResourceType.ANY,
     pattern_type_filter=PatternType.ANY,
@@ -49,7 +52,9 @@ async def describe_acls(tenant_request: TenantRequest, request: Any) -> Any:
         return await tenant_request.answer(request)  # its answer has the error
     response = await tenant_request.answer(_EVERYTHING)
     resources: dict[tuple[ResourceType, str, PatternType], DescribeAclsResource] = {}
+    turns = Turns(DESCRIBED_IN_A_TURN)
     for stored in _described(response.resources):
+        await turns.did()
         acl = local_acl(tenant_request.tenant, stored)
         if acl is not None and wanted.matches(acl):
             pattern = (acl.resource_type, acl.resource_name, acl.pattern_type)
