@@ -258,6 +258,8 @@ class ChainState:
         for key, row in export.changes.by_kind.get(PartitionRow, {}).items():
             if isinstance(row, PartitionRow):
                 self._saved_ends[key] = row.end_offset
+            else:
+                self._saved_ends.pop(key, None)
             yield 1
 
     def exported(self, size: int) -> bool:

@@ -75,6 +75,17 @@ def moved(records: int) -> PartitionRow:
     return replace_row(PARTITION, end_offset=PARTITION.end_offset + records)
 
 
+def test_nothing_is_reserved_for_a_partition_whose_topic_is_gone() -> None:
+    chain = opened()
+    assert len(chain._saved_ends) == 1
+    gone = Changes()
+    gone.delete(PartitionRow, (PARTITION.topic_id, PARTITION.partition))
+    chain.written(gone)
+    chain.export(head(chain), [])
+    stored(chain)
+    assert not chain._saved_ends
+
+
 def test_offsets_are_reserved_only_once_the_first_head_is_durable() -> None:
     for chain in (new(), checked()):
         with pytest.raises(SequencerUnavailable, match="no checkpoint of this committer is durable"):
