@@ -41,6 +41,8 @@ GROUPS_PER_STEP = 500
 ROWS_IN_A_TURN = 5_000
 ABORTED_AT_ONCE = 256
 """Transactions that have timed out and are aborted together."""
+SURPLUS_STEPS = 100
+"""Decisions of one call that delete answers beyond their limit."""
 PRODUCER_PAGES = 20
 PRODUCERS_OF_A_PAGE = 1_000
 """One call examines this many pages, each with this many producers."""
@@ -167,6 +169,11 @@ class Expiry:
             yield from repeats.forget_surplus(draft, self._settings)
 
         await self._group_commit.decide("apply_retention", forget)
+        for _ in range(SURPLUS_STEPS):
+            if not repeats.has_surplus(self._context.state, self._settings):
+                break
+            forget_more = partial(repeats.forget_surplus, settings=self._settings)
+            await self._group_commit.decide("apply_retention", forget_more)
 
     async def _abort_transactions(self, removed: _Removed) -> None:
         await asyncio.gather(*await self._aborts(await self._context.store.now_ms()))

@@ -13,11 +13,22 @@ from sequencer.rules.group_watch import GroupWatch
 from sequencer.rules.retention_watch import PartitionWatch
 from sequencer.rules.time_to_live import row_lifetimes
 from sequencer.settings import SequencerSettings
-from sequencer.store.rows import Changes, DelegationTokenRow, GroupRow, ProducerKey, Row, TopicRow, key_of
+from sequencer.store.rows import (
+    AnswerRow,
+    Changes,
+    DelegationTokenRow,
+    GroupRow,
+    ProducerKey,
+    Row,
+    TopicRow,
+    key_of,
+)
 from sequencer.store.state import HotState, Key
 from tailrace.turns import Turns
 
 ROWS_IN_A_TURN = 5_000
+_DELETED_EARLY: tuple[type[Row], ...] = (AnswerRow, DelegationTokenRow)
+"""The kinds whose rows are also deleted before they are due: answers beyond their limit, and tokens on request."""
 STEPS_OF_A_TIME = 1_000
 """A row is examined early by at most a thousandth of the time that it is kept, and then once more. For rows that are
 kept for a short time it is a thousandth of the time that answers are kept."""
@@ -35,7 +46,7 @@ class Maintenance:
         self._unused = {
             kind: DueList(
                 max(lifetime.ms, settings.request_answers_ms) // STEPS_OF_A_TIME,
-                keeps_earliest=kind is DelegationTokenRow,
+                keeps_earliest=kind in _DELETED_EARLY,
             )
             for kind, lifetime in self.lifetimes.items()
         }
@@ -57,12 +68,16 @@ class Maintenance:
         for token in changes.by_kind.get(DelegationTokenRow, {}).values():
             if token is not None:
                 self._watch(token)  # it may expire earlier than before
+        for kind in _DELETED_EARLY:
+            for key, row in changes.by_kind.get(kind, {}).items():
+                if row is None:
+                    self._unused[kind].discard(key)
 
     async def fill(self) -> None:
         """Watch the rows that were loaded (once), and those that have appeared since."""
         turns = Turns(ROWS_IN_A_TURN)
         while self._appeared:
-            self._watch(self._appeared.pop())
+            self._watch_new(self._appeared.pop())
             await turns.did()
         if self._is_filled:
             return
@@ -75,6 +90,11 @@ class Maintenance:
             await turns.did()
         self._is_filled = True
 
+    def _watch_new(self, row: Row) -> None:
+        """Watch a row that has appeared, unless it was deleted since."""
+        if self._state.get(type(row), *key_of(row)) is not None:
+            self._watch(row)
+
     def _watch(self, row: Row) -> None:
         kind = type(row)
         self._unused[kind].put(key_of(row), self.lifetimes[kind].until_ms(row))
@@ -83,7 +103,7 @@ class Maintenance:
         """Return the keys of rows that are no longer kept because they were not used, and how many rows were
         examined."""
         while self._appeared:
-            self._watch(self._appeared.pop())
+            self._watch_new(self._appeared.pop())
         due, lifetime = self._unused[kind], self.lifetimes[kind]
         taken = due.take(now_ms, most)
         unused: list[Key] = []

@@ -17,8 +17,8 @@ from sequencer.store.state import Key
 class DueList:
     """Keys by time, in steps of `width_ms`: a key is taken at its time, or up to one step before it.
 
-    With `keeps_earliest` the list has each key once, with the earliest of its times. Use it for few keys whose times
-    may become earlier.
+    With `keeps_earliest` the list has each key once, with the earliest of its times, and keys can be discarded. Use it
+    for keys whose times may become earlier, or whose rows may be deleted long before.
     """
 
     def __init__(self, width_ms: int, *, keeps_earliest: bool = False) -> None:
@@ -44,6 +44,13 @@ class DueList:
             heapq.heappush(self._times, at)
         else:
             keys[key] = None
+
+    def discard(self, key: Key) -> None:
+        """Remove a key whose row was deleted, if it is there. Only for a list that keeps the earliest times."""
+        assert self._earliest is not None, "the time of the key is not known"
+        at = self._earliest.pop(key, None)
+        if at is not None:
+            del self._keys[at][key]
 
     def put_back(self, key: Key, at_ms: int) -> None:
         """Schedule a key that was just examined; it is not taken again before this time."""

@@ -37,6 +37,8 @@ _COMPRESSED = zlib.compress(b"")[:1]
 REFUSALS_PART = 10
 """At most one answer in this many is a refusal, so that a client that is refused in a loop evicts no other answers."""
 LOOKED_AT_ONCE = 10_000
+FORGOTTEN_AT_ONCE = 10_000
+"""Answers beyond the limit in number that one decision deletes."""
 
 
 def decide_once(
@@ -84,31 +86,40 @@ def are_too_large(state: HotState, settings: SequencerSettings) -> bool:
     return state.answer_bytes > settings.max_request_answer_bytes
 
 
+def has_surplus(state: HotState, settings: SequencerSettings) -> bool:
+    """Whether there are answers or refusals beyond their limits. The cost does not depend on their number."""
+    most = settings.max_request_answers
+    return (
+        state.count(AnswerRow) > most
+        or len(state.refusals) > most // REFUSALS_PART
+        or are_too_large(state, settings)
+    )
+
+
 def forget_surplus(draft: Draft, settings: SequencerSettings) -> Steps[None]:
-    """Delete the oldest refusals beyond their share, then the oldest answers beyond the limits. If the limit in bytes
-    is exceeded, delete a quarter of the bytes, so that this is rare. Two decisions of one draft choose the same
-    answers."""
+    """Delete the oldest refusals beyond their share, then the oldest answers beyond the limits, a limited number of
+    them. If the limit in bytes is exceeded, delete a quarter of the bytes, so that this is rare. Two decisions of one
+    draft choose the same answers."""
     state = draft.durable
     most, most_bytes = settings.max_request_answers, settings.max_request_answer_bytes
     count, size = state.count(AnswerRow), state.answer_bytes
     if size > most_bytes:
         most_bytes -= most_bytes // 4
-    refused = yield from _oldest(
-        list(state.rows(AnswerRow, state.refusals)), len(state.refusals) - most // REFUSALS_PART
-    )
+    surplus = min(len(state.refusals) - most // REFUSALS_PART, FORGOTTEN_AT_ONCE)
+    refused = yield from _oldest(list(state.rows(AnswerRow, state.refusals)), surplus)
     gone = {row.request_id for row in refused}
     for row in refused:
         draft.delete(AnswerRow, row.request_id)
         count, size = count - 1, size - len(row.answer)
-    if count <= most and size <= most_bytes:
+    more = count if size > most_bytes else min(count - most, FORGOTTEN_AT_ONCE - len(refused))
+    if more <= 0:
         return
-    surplus = count - most + len(refused) if size <= most_bytes else count
-    for row in (yield from _oldest(list(state.all(AnswerRow)), surplus)):
-        if count <= most and size <= most_bytes:
+    for row in (yield from _oldest(list(state.all(AnswerRow)), more + len(refused))):
+        if more == 0 or (count <= most and size <= most_bytes):
             break
         if row.request_id not in gone:
             draft.delete(AnswerRow, row.request_id)
-            count, size = count - 1, size - len(row.answer)
+            count, size, more = count - 1, size - len(row.answer), more - 1
 
 
 def _oldest(rows: Sequence[AnswerRow], count: int) -> Steps[Sequence[AnswerRow]]:

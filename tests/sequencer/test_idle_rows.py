@@ -17,6 +17,8 @@ from sequencer.api.commits import ObjectKind, SessionRef
 from sequencer.api.errors import UnknownGroup
 from sequencer.api.groups import LagsRequest
 from sequencer.api.reads import Run
+from sequencer.api.values import Empty
+from sequencer.engine.committer import Committer
 from sequencer.reading.maintenance import Maintenance
 from sequencer.reading.positions import Positions
 from sequencer.rules import leases, repeats, upload_sessions
@@ -47,7 +49,7 @@ from sequencer.store.rows import (
 )
 from sequencer.store.state import HotState, replace_row
 from tailrace.turns import at_once
-from tests.support.clocks import ManualClock
+from tests.support.clocks import ManualClock, SeededEntropy
 
 ME = Identity("c", 1)
 SETTINGS = SequencerSettings()
@@ -433,6 +435,67 @@ def test_the_oldest_of_very_many_answers_are_found_in_steps(monkeypatch: pytest.
     assert sum(row.is_refusal for row in left) <= 4
     gone = {row.created_ms for row in answers} - {row.created_ms for row in left}
     assert max(gone) < min(row.created_ms for row in left if not row.is_refusal)
+
+
+def test_answers_that_are_forgotten_early_leave_nothing_behind_until_they_would_have_been_due() -> None:
+    """A thousand a second would leave millions of keys: answers are kept for an hour, and a limited number of them."""
+    state = HotState({})
+    maintenance = Maintenance(state, SETTINGS)
+    answers = [AnswerRow(UUID(int=each), b"", NOW) for each in range(100)]
+    for some in (answers[:60], answers[60:]):
+        added = Changes()
+        for row in some:
+            added.put(row)
+        state.apply(added)
+        maintenance.note(added)
+        if some is not answers[60:]:
+            asyncio.run(maintenance.fill())
+    gone = Changes()
+    for row in answers[5:95]:
+        gone.delete(AnswerRow, (row.request_id,))
+    state.apply(gone)
+    maintenance.note(gone)
+    asyncio.run(maintenance.fill())
+    due = maintenance._unused[AnswerRow]
+    assert sum(map(len, due._keys.values())) == len(due._earliest or ()) == 10
+    later = NOW + SETTINGS.request_answers_ms
+    keys, _ = maintenance.take_unused(AnswerRow, later, 1_000)
+    assert sorted(keys) == sorted((row.request_id,) for row in (*answers[:5], *answers[95:]))
+
+
+def test_a_decision_forgets_a_limited_number_of_answers_and_retention_takes_several(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(repeats, "FORGOTTEN_AT_ONCE", 4)
+    refused = REFUSED + UnknownGroup.code.encode()
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = MemoryRowStore(clock)
+        epoch = await store.take_committer_lease("fill", "", 1_000)
+        assert epoch is not None
+        added, now = Changes(), clock.wall_ms()
+        for number in range(40):
+            added.put(AnswerRow(UUID(int=number), b"" if number % 2 else refused, now + number))
+        await store.write(added, epoch)
+        await store.release_committer_lease(epoch)
+        sequencer = Committer(store, clock, SeededEntropy(1), SequencerSettings(max_request_answers=10))
+        await sequencer.start()
+        forgotten: list[int] = []
+        write = store.write
+
+        async def counted(changes: Changes, committer_epoch: int) -> None:
+            forgotten.append(list(changes.by_kind.get(AnswerRow, {}).values()).count(None))
+            await write(changes, committer_epoch)
+
+        store.write = counted  # type: ignore[method-assign]
+        await sequencer.apply_retention(Empty())
+        left = [row.request_id.int for row in sequencer._context.state.all(AnswerRow)]
+        assert sorted(left) == [23, 25, 27, 29, 31, 33, 35, 37, 38, 39]
+        assert max(forgotten) == 4
+        await sequencer.close()
+
+    asyncio.run(scenario())
 
 
 def test_answers_of_more_bytes_than_the_bound_are_forgotten_the_oldest_first() -> None:
