@@ -6,6 +6,7 @@ If a table fails, compaction continues. The failure is reported, and the next co
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 from uuid import UUID
 
 import structlog
@@ -15,6 +16,7 @@ from compactor.tables.sync import DesiredTable, SyncResult, TableSync
 from compactor.tables.table import CatalogSilent
 from compactor.tables.values import Deriver
 from sequencer.api.compaction import TablePin
+from sequencer.api.errors import SequencerError
 from sequencer.api.interface import Sequencer
 from sequencer.api.topics import BrokerConfigsRequest, MetadataRequest, Topic
 from sequencer.pages import all_pins
@@ -24,12 +26,24 @@ from tailrace.configs.topic_config import effective, known_value
 SNAPSHOT_MS = "tailrace.table.snapshot.ms"
 SHARE_OF_TIME = 5
 """After a swap, a table is compared at once, unless its comparisons would take more than one fifth of the time."""
+COMPARED_EVERY_S = 3_600.0
+"""A table of an unchanged log is compared again after this time, because another program may have changed the
+table."""
 MAX_TABLE_FAILURES = 1_000
 MOST_SILENCES = 3
 """If the catalog is silent for this many tables in a row, the round leaves the others to the next one: compaction waits
 meanwhile."""
 
 log = structlog.get_logger("tailrace.tables")
+
+
+class _Settled(NamedTuple):
+    """A table that needs no comparison until a time of the clock, if it stays wanted like this and `TableSync.listing`
+    stays the same."""
+
+    table: DesiredTable
+    listing: bytes
+    until: float
 
 
 class TableSchedule:
@@ -42,6 +56,7 @@ class TableSchedule:
         self._tables: dict[UUID, DesiredTable] = {}
         self._behind: set[UUID] = set()
         self._not_before: dict[UUID, float] = {}
+        self._settled: dict[UUID, _Settled] = {}
         self._silences = 0
         self.failures: list[str] = []
 
@@ -50,14 +65,16 @@ class TableSchedule:
         self._syncing.derive_by(deriver)
 
     async def begin_round(self) -> None:
-        """Compare all tables and repair differences since the last round, such as after a crash between a swap and its
-        table's update."""
+        """Compare the tables whose logs may have changed, and repair differences, such as after a crash between a swap
+        and its table's update."""
         self.failures = []
         self._silences = 0
         self._behind.clear()
         self._tables = {table.topic_id: table for table in await wanted_tables(self._sequencer)}
+        self._settled = {key: settled for key, settled in self._settled.items() if key in self._tables}
         for known_table in list(self._tables.values()):
-            await self._sync(known_table)
+            if not await self._is_settled(known_table):
+                await self._sync(known_table)
 
     async def swapped(self, topic_ids: Iterable[UUID]) -> None:
         """Bring the tables of these topics up to date, at once or at the end of the round."""
@@ -75,8 +92,18 @@ class TableSchedule:
         for topic_id in sorted(self._behind):
             await self._sync(self._tables[topic_id])
 
+    async def _is_settled(self, table: DesiredTable) -> bool:
+        settled = self._settled.get(table.topic_id)
+        if settled is None or settled.table != table or self._clock.monotonic() >= settled.until:
+            return False
+        try:
+            return settled.listing == await self._syncing.listing(table.topic_id)
+        except SequencerError:
+            return False  # the comparison meets the same error, and reports it
+
     async def _sync(self, table: DesiredTable) -> SyncResult | None:
         self._behind.discard(table.topic_id)
+        self._settled.pop(table.topic_id, None)
         if self._silences >= MOST_SILENCES:
             self._fail(table, "left to the next round, because the catalog does not answer")
             return None
@@ -84,6 +111,9 @@ class TableSchedule:
         try:
             done = await self._syncing.sync(table)
             self._silences = 0
+            if table.is_wanted:
+                settled_s = min(COMPARED_EVERY_S, done.settled_ms / 1000)
+                self._settled[table.topic_id] = _Settled(table, done.listing, began + settled_s)
             return done
         except Exception as error:  # noqa: BLE001 - a catalog raises what its drivers raise
             self._silences = self._silences + 1 if isinstance(error, CatalogSilent) else 0

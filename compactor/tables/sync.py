@@ -26,6 +26,7 @@ from compactor.tables.live import (
     FOOTERS_AT_ONCE,
     LiveFile,
     LiveRange,
+    TopicFiles,
     dead_rows,
     list_live_files,
     live_rows,
@@ -43,6 +44,7 @@ from compactor.tables.table import (
     change_of,
     expired,
     is_stale,
+    next_change_ms,
 )
 from compactor.tables.values import (
     Deriver,
@@ -83,7 +85,10 @@ class DesiredTable:
 @dataclass(frozen=True, slots=True)
 class SyncResult:
     """The result of one comparison. `quarantined`: files in the quarantine. `is_behind`: some objects have no file with
-    typed columns yet."""
+    typed columns yet.
+
+    `settled_ms`: for how long another comparison would change nothing, if `TableSync.listing` still returns `listing`.
+    """
 
     files: int
     change: TableChange
@@ -91,6 +96,8 @@ class SyncResult:
     is_dropped: bool = False
     quarantined: int = 0
     is_behind: bool = False
+    listing: bytes = b""
+    settled_ms: int = 0
 
 
 class _Files(NamedTuple):
@@ -167,6 +174,10 @@ class TableSync:
             if not done.is_behind:
                 return done
 
+    async def listing(self, topic_id: UUID) -> bytes:
+        """Return a digest of the topic's live files and their live offsets. Raises SequencerError."""
+        return digest_of(await list_live_files(self._sequencer, topic_id))
+
     async def replay(self, wanted: DesiredTable) -> SyncResult:
         """Retry all records in the quarantine, and bring the table up to date like `sync`."""
         table = await self._open(wanted, create=False)
@@ -182,15 +193,16 @@ class TableSync:
             return SyncResult(0, change_of({}, {}), 0, is_dropped=True)
         pin = await self._sequencer.pin_table(PinTable(wanted.topic_id))
         work = _Pass(wanted, pin.now_ms, {LISTED_MS: str(pin.now_ms)})
-        files, live = _Files([], []), frozenset[UUID]()
+        files, live, digest = _Files([], []), frozenset[UUID](), b""
         if wanted.is_wanted:
             listing = await list_live_files(self._sequencer, wanted.topic_id)
+            digest = digest_of(listing)
             work.properties["tailrace.commit-number"] = str(listing.commit_number)
             live = frozenset(file.object.object_id for file in listing.files)
             files = await self._files_for(wanted, table, listing.files)
         done = await self._compare(work, table, files.data)
-        is_alone = await self._sync_quarantine(work, table, files.quarantined)
-        is_last = done.is_over and is_alone
+        quarantine = await self._sync_quarantine(work, table, files.quarantined)
+        is_last = done.is_over and (quarantine is None or quarantine.is_over)
         if is_last or (wanted.is_wanted and await self._leftovers.is_due(table, work.now_ms)):
             await self._delete_leftovers(work, table, live, is_last=is_last)
         if is_last:
@@ -200,12 +212,16 @@ class TableSync:
         if done.left:
             kept_from_ms = min(snapshot.listed_ms for snapshot in done.left)
             await self._sequencer.pin_table(PinTable(wanted.topic_id, kept_from_ms))
+        snapshots = [done.left, [] if quarantine is None else quarantine.left]
         return SyncResult(
             done.files,
             done.change,
             done.expired,
             quarantined=len(files.quarantined),
             is_behind=not files.is_complete,
+            listing=digest,
+            settled_ms=min(next_change_ms(of_table, wanted.snapshot_ms) for of_table in snapshots)
+            - pin.now_ms,
         )
 
     async def _delete_leftovers(
@@ -235,14 +251,16 @@ class TableSync:
         named = [file for file in files if file.object.object_id in written.names]
         return _Files(*table_files(named, written.names, prefix), written.is_complete)
 
-    async def _sync_quarantine(self, work: _Pass, table: TopicTable, files: Sequence[TableFile]) -> bool:
-        """Bring the quarantine up to date after its table. Return True if there is no quarantine (any more)."""
+    async def _sync_quarantine(
+        self, work: _Pass, table: TopicTable, files: Sequence[TableFile]
+    ) -> _Comparison | None:
+        """Bring the quarantine up to date after its table. Return None if there is no quarantine."""
         if await self._blocking(table.columns) is None:
-            return True
+            return None
         wanted = work.wanted
         quarantine = await self._open(wanted, create=bool(files), is_quarantine=True)
         if quarantine is None:
-            return True
+            return None
         if await self._blocking(quarantine.columns) is None:
             await self._blocking(lambda: quarantine.grow(QUARANTINE_COLUMNS))
         done = await self._compare(work, quarantine, files)
@@ -250,7 +268,7 @@ class TableSync:
             await self._blocking(
                 lambda: self._tables.drop(wanted.topic_id, wanted.topic_name, is_quarantine=True)
             )
-        return done.is_over
+        return done
 
     async def _compare(self, work: _Pass, table: TopicTable, files: Sequence[TableFile]) -> _Comparison:
         """Make the table refer to exactly these files, and expire old snapshots."""
@@ -327,6 +345,12 @@ class TableSync:
 
     async def _blocking(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+
+
+def digest_of(listing: TopicFiles) -> bytes:
+    """Return a digest of the live files and their live offsets."""
+    files = [(file.object.object_id.hex, *sorted(map(tuple, file.ranges))) for file in listing.files]
+    return blake2b(repr(files).encode(), digest_size=16).digest()
 
 
 def deletes_of(file: TableFile) -> str:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from compactor.tables.live import RowRange
 from tailrace.configs.columns import Columns
+from tailrace.limits import INT64_MAX
 
 LEAST_RENEWAL_MS = 60_000
 """The least time between snapshots of an unchanged table."""
@@ -117,6 +118,18 @@ def is_stale(snapshots: Sequence[TableSnapshot], now_ms: int, life_ms: int) -> b
     Objects that were retired after the snapshot's listing are kept for it, even those that it does not refer to.
     """
     return bool(snapshots) and snapshots[-1].listed_ms + max(life_ms, LEAST_RENEWAL_MS) <= now_ms
+
+
+def next_change_ms(snapshots: Sequence[TableSnapshot], life_ms: int) -> int:
+    """Return the first time at which `expired` names one of these snapshots, or `is_stale` is true."""
+    ends = [
+        following.listed_ms + life_ms
+        for snapshot, following in itertools.pairwise(snapshots)
+        if not snapshot.has_reference
+    ]
+    if snapshots:
+        ends.append(snapshots[-1].listed_ms + max(life_ms, LEAST_RENEWAL_MS))
+    return min(ends, default=INT64_MAX)
 
 
 class TopicTable(Protocol):

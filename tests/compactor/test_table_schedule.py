@@ -51,7 +51,7 @@ from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.compaction import Log, batch_of
+from tests.support.compaction import Log, batch_of, compacted_here
 from tests.support.memory_tables import HeldSnapshot, MemoryTables
 
 LIFE_MS = 100_000
@@ -121,6 +121,8 @@ class World:
     tables: MemoryTables = field(default_factory=MemoryTables)
     topics: list[Topic] = field(default_factory=list)
     schema: str = "raw"
+    standing: TableSchedule | None = None
+    """That of a compactor which does not die. Others are at work between its rounds."""
 
     def fated(self, fate: Fate) -> Sequencer:
         async def call(method: Method, request: Value) -> Value:
@@ -145,6 +147,8 @@ class World:
         self.clock.advance(10)  # the lease of a compactor that died has ended
         sequencer = self.fated(fate)
         following = TableSchedule(sequencer, self.syncing(fate), self.clock)
+        if fate == Fate():
+            following = self.standing = self.standing or following
         await run_cycle(
             sequencer,
             InProcess(self.log.store, self.clock, self.log.entropy),
@@ -474,5 +478,53 @@ def test_a_round_does_not_wait_for_a_silent_catalog_once_for_each_table() -> Non
         await following.begin_round()
         assert (syncing.asked, following.failures) == (8, [])
         await sequencer.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_table_of_an_unchanged_log_costs_no_call_of_the_catalog() -> None:
+    async def scenario() -> None:
+        world = await made("raw")
+        opened = 0
+
+        class Counted(MemoryTables):
+            def open(self, *args: Any, **chosen: Any) -> Any:
+                nonlocal opened
+                opened += 1
+                return super().open(*args, **chosen)
+
+        world.tables = Counted()
+        schedule = TableSchedule(world.log.sequencer, world.syncing(Fate()), world.clock)
+
+        async def opens() -> int:
+            before = opened
+            await schedule.begin_round()
+            assert schedule.failures == []
+            await world.check_readers()
+            return opened - before
+
+        async def keep_snapshots(life_ms: int) -> None:
+            change = ConfigChange("tailrace.table.snapshot.ms", ConfigOperation.SET, str(life_ms))
+            await world.log.sequencer.alter_config(AlterConfig(ConfigScope.TOPIC, "a", [change]))
+
+        assert [await opens(), await opens()] == [1, 0]
+        for number in range(2):
+            await world.log.produce(("a", 0, batch_of([b"v"] * 3)))
+            await compacted_here(world.log)
+            assert [await opens(), await opens()] == [1, 0], number
+        below = DeleteRecordsPartition(world.log.topics["a"].topic_id, 0, 2)
+        await world.log.sequencer.delete_records(DeleteRecords([below]))
+        assert [await opens(), await opens()] == [1, 0]
+        world.clock.advance(LIFE_MS / 1000 + 1)  # snapshots expire
+        assert [await opens(), await opens()] == [1, 0]
+        await keep_snapshots(36_000_000)
+        assert [await opens(), await opens()] == [1, 0]
+        world.clock.advance(3_590)
+        assert await opens() == 0
+        world.clock.advance(10)
+        assert [await opens(), await opens()] == [1, 0]
+        await world.log.sequencer.delete_topic(DeleteTopic(world.log.topics["a"].topic_id))
+        assert [await opens(), await opens()] == [1, 1], "until it is dropped"
+        await world.committer.close()
 
     asyncio.run(scenario())
