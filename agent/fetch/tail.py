@@ -81,6 +81,10 @@ class Tail:
         """Note that this agent has stored batches up to `end_offset`, before their producers are answered."""
         self._windows.note_stored(partition, end_offset)
 
+    def note_deleted(self, partition: TopicPartition, log_start_offset: int) -> None:
+        """Note that records below this offset were deleted through this agent, before the client is answered."""
+        self._windows.note_deleted(partition, log_start_offset)
+
     def note_found(
         self,
         partition: TopicPartition,

@@ -10,6 +10,8 @@ The rules, without I/O: the caller sends `next_request`, passes the answer to `a
   nothing do not crowd out the calls that bring the windows.
 - A client that has the acknowledgement of this agent for a batch finds it: a fetch that waits no longer is not answered
   from a window that ends before the batch.
+- A client that has this agent's answer to DeleteRecords reads none of these records: no window with an earlier log
+  start answers.
 - Answers never go back. A window whose commit number is below that of an answer already given for its partition does
   not answer until it has caught up.
 - After a reset, a new term of the committer, or a change that does not follow the previous ones, all windows are
@@ -75,7 +77,8 @@ class EmptyAnswer:
 class _WatchedPartition:
     """`last_sent`: the commit number of the newest answer for this partition. `readers`: how many fetches wait for it.
     `is_added`: whether the sequencer was asked to watch it. `nothing`: the answer to fetches at its end until it has a
-    window. `stored_end`: the end of the batches that this agent stored there."""
+    window. `stored_end`: the end of the batches that this agent stored there. `deleted_end`: the end of the records
+    that were deleted through this agent."""
 
     read_at: float
     last_sent: int
@@ -84,6 +87,7 @@ class _WatchedPartition:
     readers: int = 0
     nothing: EmptyAnswer | None = None
     stored_end: int = 0
+    deleted_end: int = 0
 
 
 class Windows:
@@ -139,6 +143,8 @@ class Windows:
         if watched is None:
             return None
         answer = self._find(watched, partition, offset, max_bytes=max_bytes, now=now)
+        if answer is not None and answer[0].log_start_offset < watched.deleted_end:
+            return None
         if answer is not None and is_last and answer[0].high_watermark < watched.stored_end:
             return None
         return answer
@@ -165,6 +171,12 @@ class Windows:
         watched = self._watched.get(partition)
         if watched is not None and end_offset > watched.stored_end:
             watched.stored_end = end_offset
+
+    def note_deleted(self, partition: TopicPartition, log_start_offset: int) -> None:
+        """Note that records below this offset were deleted through this agent, before the client is answered."""
+        watched = self._watched.get(partition)
+        if watched is not None and log_start_offset > watched.deleted_end:
+            watched.deleted_end = log_start_offset
 
     def note_sent(self, partition: TopicPartition, number: int) -> None:
         """Note the commit number of the sequencer's answer about a partition."""

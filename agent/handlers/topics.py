@@ -18,7 +18,7 @@ from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
 from sequencer.api.topics import MAX_REPLICATION_FACTOR, CreatePartitions, CreateTopic, DeleteTopic, Topic
 from sequencer.pages import all_sizes
 from tailrace.configs.topic_config import TOPIC_CONFIGS, InvalidConfigValue, check_topic_configs, effective
-from tailrace.ids import NIL_TOPIC_ID
+from tailrace.ids import NIL_TOPIC_ID, TopicPartition
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -386,17 +386,17 @@ async def delete_records(
             )
             rows.append(row)
     for first in range(0, len(requested), DELETED_AT_ONCE):
-        some = rows[first : first + DELETED_AT_ONCE]
+        some, asked = rows[first : first + DELETED_AT_ONCE], requested[first : first + DELETED_AT_ONCE]
         try:
-            done = await services.sequencer.delete_records(
-                DeleteRecords(requested[first : first + DELETED_AT_ONCE])
-            )
+            done = await services.sequencer.delete_records(DeleteRecords(asked))
         except EXPECTED as error:
             for row in some:
                 row.error_code = code_of(error)
             continue
-        for row, problem, low in zip(some, done.errors, done.log_start_offsets, strict=True):
+        answers = zip(some, asked, done.errors, done.log_start_offsets, strict=True)
+        for row, deleted, problem, low in answers:
             row.error_code, row.low_watermark = PARTITION_CODES[problem], low
+            services.tail.note_deleted(TopicPartition(deleted.topic_id, deleted.partition), low)
     return response
 
 

@@ -18,7 +18,13 @@ from sequencer.api.reads import FindRequest, PartitionChange, WatchRequest
 from sequencer.api.topics import Topic
 from tailrace.clock import Clock
 from tailrace.ids import TopicPartition
+from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from tests.agent.fetch.test_windows import found_at
 from tests.agent.handlers.test_fetch import fetch, offsets, request_of, rows_of
 from tests.agent.handlers.test_produce import produce
@@ -291,6 +297,19 @@ def test_what_this_agent_has_acknowledged_is_found_at_once_also_by_a_fetch_that_
         await produce(bench, (0, batch(b"x")))
         assert (await tail_fetch(bench, topic, 3, max_wait_ms=max_wait_ms)).high_watermark == 4
         assert sequencer.calls["find_batches"] == 1
+        sequencer.may_answer.set()
+
+    run(scenario)
+
+
+def test_what_was_deleted_through_this_agent_is_gone_at_once() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic, sequencer = await tailed(bench)
+        assert (await tail_fetch(bench, topic, 3, max_wait_ms=0)).log_start_offset == 0
+        sequencer.may_answer.clear()  # from now on the windows learn nothing
+        asked = DeleteRecordsRequest([DeleteRecordsTopic("t", [DeleteRecordsPartition(0, 2)])])
+        await bench.ask(ApiKey.DELETE_RECORDS, 2, asked)
+        assert (await tail_fetch(bench, topic, 3, max_wait_ms=0)).log_start_offset == 2
         sequencer.may_answer.set()
 
     run(scenario)

@@ -71,6 +71,17 @@ def test_a_fetch_that_waits_no_longer_is_not_answered_without_what_this_agent_st
     assert end_of(windows, 6, 0.1, is_last=True) == 6
 
 
+def test_a_window_does_not_answer_with_records_that_were_deleted_through_this_agent() -> None:
+    windows = watching(number=7, end=5)
+    windows.note_deleted(OTHER, 6)
+    assert end_of(windows) == 5
+    windows.note_deleted(PLACE, 5)
+    windows.note_deleted(PLACE, 3)
+    assert end_of(windows) is None
+    windows.apply(answer(1, 8, change(8, log_start_offset=5, end=5)), 0.1)
+    assert end_of(windows, 5, 0.1) == 5
+
+
 def found_at(
     start: int,
     stable: int,
