@@ -33,6 +33,17 @@ class StoreRefused(StoreError):
     """The store refuses this call permanently: wrong credentials, no permission, a missing bucket."""
 
 
+class NotDeleted(StoreUnavailable):
+    """Some objects could not be deleted (a lock of S3's, another user's file); all others of the call are deleted.
+
+    `keys`: the objects that are left.
+    """
+
+    def __init__(self, message: str, keys: Sequence[str]) -> None:
+        super().__init__(message)
+        self.keys = keys
+
+
 class ObjectExists(StoreError):
     """`put(..., if_absent=True)` found an object under this key."""
 
@@ -81,7 +92,10 @@ class ObjectStore(Protocol):
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects. Ignores missing keys. Raises StoreUnavailable if any object is left."""
+        """Delete objects. Ignores missing keys.
+
+        Raises NotDeleted if only some could be deleted, StoreUnavailable, StoreRefused.
+        """
         ...
 
     async def close(self) -> None:

@@ -20,7 +20,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -29,6 +29,7 @@ from tailrace.buffers import Buffer
 from tailrace.clock import Clock
 from tailrace.files import read_at, write_all
 from tailrace.object_store.api import (
+    NotDeleted,
     ObjectExists,
     ObjectInfo,
     ObjectMissing,
@@ -127,7 +128,7 @@ class FolderStore:
         return await self._run(prefix, lambda: self._directories_below(prefix))
 
     async def delete(self, keys: Sequence[str]) -> None:
-        paths = [self._path(key) for key in keys]
+        paths = {self._path(key): key for key in keys}
         if paths:
             await self._run(f"{keys[0]} (of {len(keys)} to delete)", lambda: self._remove(paths))
 
@@ -219,20 +220,28 @@ class FolderStore:
             return  # the object was already deleted, and its directory with it: nothing to sync
         self._synced_directories[directory] = inode
 
-    def _remove(self, paths: Sequence[str]) -> None:
+    def _remove(self, paths: Mapping[str, str]) -> None:
+        """Remove files, given with their keys, and the directories that are empty then."""
         directories: dict[str, None] = {}
-        for path in paths:
+        left: dict[str, OSError] = {}
+        for path, key in paths.items():
             try:
                 os.unlink(path)
             except (FileNotFoundError, NotADirectoryError):
                 continue
-            except (IsADirectoryError, PermissionError):
-                if os.path.isdir(path):
-                    continue  # `a` is not an object if `a/b` is one
-                raise
+            except OSError as error:
+                if not os.path.isdir(path):  # `a` is not an object if `a/b` is one
+                    left[key] = error
+                continue
             directories[os.path.dirname(path)] = None
         for directory in directories:
             self._remove_if_empty(directory)
+        if left:
+            key, first = next(iter(left.items()))
+            if len(left) == len(paths) and first.errno in _REFUSED:
+                raise first
+            message = f"{len(left)} of {len(paths)} objects not deleted; {key}: {first.strerror or first}"
+            raise NotDeleted(message, list(left)) from first
 
     def _remove_if_empty(self, directory: str) -> None:
         """Remove a directory and its parents as far as they are empty, then sync the first one left."""

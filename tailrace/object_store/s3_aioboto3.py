@@ -24,6 +24,7 @@ from botocore.exceptions import (
 
 from tailrace.buffers import Buffer
 from tailrace.object_store.api import (
+    NotDeleted,
     ObjectExists,
     ObjectInfo,
     ObjectMissing,
@@ -121,8 +122,15 @@ class Aioboto3Store:
         for key in keys:
             check_key(key)
         unique = list(dict.fromkeys(keys))
+        left: dict[str, str] = {}
         for first in range(0, len(unique), _DELETE_PAGE):
-            await self._delete_page(unique[first : first + _DELETE_PAGE])
+            left |= await self._delete_page(unique[first : first + _DELETE_PAGE])
+        if left:
+            key, code = next(iter(left.items()))
+            message = f"{len(left)} of {len(unique)} objects not deleted; {key}: {code}"
+            if len(left) == len(unique) and set(left.values()) == {"AccessDenied"}:
+                raise StoreRefused(message)
+            raise NotDeleted(message, list(left))
 
     async def close(self) -> None:
         """Close the sockets. May be called twice."""
@@ -219,7 +227,8 @@ class Aioboto3Store:
                 return
             asked["ContinuationToken"] = page["NextContinuationToken"]
 
-    async def _delete_page(self, keys: Sequence[str]) -> None:
+    async def _delete_page(self, keys: Sequence[str]) -> dict[str, str]:
+        """Delete objects. Return S3's error code for each that is left."""
         client = await self._client()
         objects = [{"Key": self._location.prefix + key} for key in keys]
         what = f"{keys[0]} (of {len(keys)} to delete)"
@@ -229,15 +238,11 @@ class Aioboto3Store:
             )
         except (ClientError, BotoCoreError, OSError) as error:
             raise _as_store_error(error, what, is_listing=True) from error
-        left = [error for error in answer.get("Errors", ()) if error.get("Code") != "NoSuchKey"]
-        if left:
-            first = left[0]
-            message = (
-                f"{len(left)} of {len(keys)} objects not deleted; {first.get('Key')}: {first.get('Code')}"
-            )
-            if all(error.get("Code") == "AccessDenied" for error in left):
-                raise StoreRefused(message)
-            raise StoreUnavailable(message)
+        return {
+            str(error.get("Key", ""))[len(self._location.prefix) :]: str(error.get("Code"))
+            for error in answer.get("Errors", ())
+            if error.get("Code") != "NoSuchKey"
+        }
 
 
 def _milliseconds(moment: Any) -> int:

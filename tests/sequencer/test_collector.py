@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from uuid import UUID
 
-from sequencer.api.agents import AgentInfo
+import pytest
+
+from sequencer.api.agents import AgentInfo, AgentLease
 from sequencer.api.commits import (
     CommitRequest,
     ObjectDescription,
@@ -23,6 +26,7 @@ from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
 from tailrace.batches.mixed_object import BatchCoordinates
 from tailrace.clock import SystemClock
+from tailrace.object_store.api import NotDeleted, StoreRefused
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.patience import PATIENCE_SECONDS
@@ -39,6 +43,23 @@ class World:
         self.sequencer = Committer(MemoryRowStore(self.clock), self.clock, self.entropy, SETTINGS)
         self.objects = MemoryStore(self.clock)
         self.session: SessionGrant
+        self.agent: AgentLease
+
+    async def open_session(self) -> None:
+        self.session = await self.sequencer.open_session(OpenSession(self.agent.broker_id, self.agent.epoch))
+
+    async def commit(self, topic_id: UUID, number: int) -> str:
+        """Upload and commit an object with one batch of two records."""
+        key = await self.put(str(number))
+        coordinates = [BatchCoordinates(100, 2, T0, T0, -1, -1, -1, 0)]
+        described = ObjectDescription(
+            self.entropy.uuid(), ObjectKind.MIXED, key, 110, 0, 100, self.clock.wall_ms()
+        )
+        proposal = RunProposal(topic_id, 0, 0, 100, coordinates)
+        await self.sequencer.commit(
+            CommitRequest(self.session.session_id, number, number, described, [proposal])
+        )
+        return key
 
     async def put(self, name: str) -> str:
         await self.objects.put(self.session.prefix + name, [b"x" * 10])
@@ -55,8 +76,8 @@ def run(use: Callable[[World], Awaitable[None]]) -> None:
     async def whole() -> None:
         world = World()
         await world.sequencer.start()
-        agent = await world.sequencer.register_agent(AGENT)
-        world.session = await world.sequencer.open_session(OpenSession(agent.broker_id, agent.epoch))
+        world.agent = await world.sequencer.register_agent(AGENT)
+        await world.open_session()
         await use(world)
         await world.sequencer.close()
 
@@ -82,14 +103,7 @@ def test_an_open_sessions_uploads_are_left_alone_and_an_ended_ones_orphans_go() 
 def test_an_object_goes_with_its_last_run_after_the_grace_and_not_before() -> None:
     async def use(world: World) -> None:
         topic = await world.sequencer.create_topic(CreateTopic("t", 1, {}))
-        key = await world.put("0")
-        coordinates: list[BatchCoordinates] = [BatchCoordinates(100, 2, T0, T0, -1, -1, -1, 0)]
-        length = sum(one.length for one in coordinates)
-        described = ObjectDescription(
-            world.entropy.uuid(), ObjectKind.MIXED, key, length + 10, 0, length, world.clock.wall_ms()
-        )
-        proposal = RunProposal(topic.topic_id, 0, 0, length, coordinates)
-        await world.sequencer.commit(CommitRequest(world.session.session_id, 0, 0, described, [proposal]))
+        key = await world.commit(topic.topic_id, 0)
         await world.sequencer.close_session(SessionRef(world.session.session_id))
         orphan = await world.put("orphan")
         assert (await world.collect()).orphans_deleted == 1
@@ -101,5 +115,47 @@ def test_an_object_goes_with_its_last_run_after_the_grace_and_not_before() -> No
         assert (await world.collect()).objects_deleted == 1
         assert await world.keys() == []
         assert (await world.collect()).objects_deleted == 0
+
+    run(use)
+
+
+class Locked(MemoryStore):
+    """A store with objects that can't be deleted."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.locked: set[str] = set()
+        self.is_all_refused = False
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        if self.is_all_refused:
+            raise StoreRefused("no permission")
+        await super().delete([key for key in keys if key not in self.locked])
+        if left := [key for key in keys if key in self.locked]:
+            raise NotDeleted("locked", left)
+
+
+def test_an_object_that_cannot_be_deleted_keeps_nothing_else_from_going() -> None:
+    async def use(world: World) -> None:
+        world.objects = store = Locked(world.clock)
+        topic = await world.sequencer.create_topic(CreateTopic("t", 1, {}))
+        stored = [await world.commit(topic.topic_id, number) for number in range(5)]
+        await world.sequencer.close_session(SessionRef(world.session.session_id))
+        await world.open_session()
+        orphans = [await world.put(f"orphan-{number}") for number in range(3)]
+        await world.sequencer.close_session(SessionRef(world.session.session_id))
+        await world.sequencer.delete_topic(DeleteTopic(topic.topic_id))
+        await world.sequencer.apply_retention(Empty())
+        world.clock.advance(61)
+        store.locked = {stored[0], orphans[0]}
+        with pytest.raises(NotDeleted):
+            await world.collect()
+        assert await world.keys() == sorted(store.locked)
+        store.is_all_refused = True
+        with pytest.raises(StoreRefused):
+            await world.collect()
+        store.is_all_refused, store.locked = False, set()
+        assert await world.collect() == Collection(1, 1)
+        assert await world.keys() == []
 
     run(use)

@@ -14,7 +14,7 @@ import pytest
 
 from sequencer.checkpoint.format import HeadId, cluster_key, head_key
 from tailrace.object_store import folder
-from tailrace.object_store.api import ObjectMissing, StoreFull, StoreRefused, StoreUnavailable
+from tailrace.object_store.api import NotDeleted, ObjectMissing, StoreFull, StoreRefused, StoreUnavailable
 from tailrace.object_store.folder import UNFINISHED, FolderStore
 from tests.support.clocks import ManualClock
 
@@ -229,5 +229,31 @@ def test_a_directory_that_another_process_removed_is_synced_again(
         assert synced == ["a/b", "a", "."]
         await store.close()
         await other.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_file_that_cannot_be_removed_is_named_and_all_others_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really_unlink = os.unlink
+
+    def unlink(path: str, **options: int) -> None:
+        if path.endswith("locked"):
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        really_unlink(path, **options)
+
+    async def scenario() -> None:
+        store = open_folder(tmp_path)
+        for key in ("a/locked", "a/1", "b/2"):
+            await store.put(key, [b"x"])
+        monkeypatch.setattr(os, "unlink", unlink)
+        with pytest.raises(NotDeleted, match="1 of 3 objects not deleted; a/locked: ") as caught:
+            await store.delete(["a/locked", "a/1", "b/2"])
+        assert caught.value.keys == ["a/locked"]
+        assert [info.key async for info in store.list("")] == ["a/locked"]
+        with pytest.raises(StoreRefused):
+            await store.delete(["a/locked"])
+        await store.close()
 
     asyncio.run(scenario())

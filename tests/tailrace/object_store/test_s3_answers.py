@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from tailrace.clock import SystemClock
-from tailrace.object_store.api import ObjectStore, StoreUnavailable
+from tailrace.object_store.api import NotDeleted, ObjectStore, StoreRefused, StoreUnavailable
 from tailrace.object_store.open import open_store
 
 ENVIRON = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
@@ -33,7 +34,9 @@ async def store_that_answers(data: bytes, backend: str) -> AsyncIterator[ObjectS
     """Open a store whose server answers each request with `data` and closes the connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        if length := re.search(rb"content-length: (\d+)", head.lower()):
+            await reader.readexactly(int(length[1]))
         writer.write(data)
         await writer.drain()
         writer.close()
@@ -67,6 +70,25 @@ def test_bytes_that_were_not_asked_for_are_never_returned(backend: str, data: by
         async with store_that_answers(data, backend) as store:
             with pytest.raises(StoreUnavailable):
                 await store.get_range("a/b", 10, 5)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("backend", ["obstore", "aioboto3"])
+def test_objects_that_cannot_be_deleted_are_named(backend: str) -> None:
+    errors = "".join(
+        f"<Error><Key>{key}</Key><Code>AccessDenied</Code><Message>locked</Message></Error>"
+        for key in ("a/1", "a/3")
+    )
+    body = f"<?xml version='1.0'?><DeleteResult>{errors}</DeleteResult>".encode()
+
+    async def scenario() -> None:
+        async with store_that_answers(answer("200 OK", body), backend) as store:
+            with pytest.raises(NotDeleted, match="2 of 3 objects not deleted; a/1: AccessDenied") as caught:
+                await store.delete(["a/1", "a/2", "a/3"])
+            assert caught.value.keys == ["a/1", "a/3"]
+            with pytest.raises(StoreRefused):
+                await store.delete(["a/1", "a/3"])
 
     asyncio.run(scenario())
 
