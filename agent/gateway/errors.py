@@ -72,5 +72,6 @@ def check(code: int, message: str | None = None) -> None:
 
 
 def _sentence(message: str) -> str:
-    text = message[0].upper() + message[1:]
+    first = message.partition(" ")[0]
+    text = message[0].upper() + message[1:] if first.isalpha() else message  # `retention.ms:` stays as it is
     return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -101,11 +101,15 @@ def parse_record(text: bytes) -> tuple[RecordToProduce, NewRecord]:
 
 
 def timestamp_ms(given: RecordToProduce, now_ms: int) -> int:
-    """Return the record's time in ms since 1970. A time without a zone is UTC."""
+    """Return the record's time in ms since 1970. A time without a zone is UTC. Raises HttpRefusal for a time before
+    1970, which Kafka's producers refuse, too."""
     moment = given.timestamp
     if moment is None:
         return now_ms
-    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // _MILLISECOND
+    since_epoch = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH
+    if since_epoch < timedelta(0):
+        raise HttpRefusal(400, "The timestamp is before 1970.")
+    return since_epoch // _MILLISECOND
 
 
 def time_text(ms: int) -> str | None:

@@ -127,6 +127,13 @@ def test_times_that_no_calendar_has_are_none() -> None:
     naive, _ = parse_record(b'{"timestamp": "2026-01-31T10:00:00"}')
     assert timestamp_ms(given_, 0) == timestamp_ms(naive, 0) == 1_769_853_600_000
     assert timestamp_ms(parse_record(b"{}")[0], 5) == 5
+    first, before = (
+        parse_record(json.dumps({"timestamp": text}).encode())[0]
+        for text in ("1970-01-01T00:00:00Z", "1969-12-31T23:59:59.999Z")
+    )
+    assert timestamp_ms(first, 5) == 0
+    with pytest.raises(HttpRefusal, match="before 1970"):
+        timestamp_ms(before, 5)
 
 
 def partition(given: int | None, key: bytes | None, count: int, keyless: int) -> int:
@@ -150,5 +157,6 @@ def test_every_error_is_a_sentence() -> None:
         assert 400 <= refusal.status < 600 and str(refusal).endswith(".") and str(refusal)[0].isupper()
         assert str(refusal.code)[0] == str(refusal.status)[0]
     assert str(refusal_of(ErrorCode.INVALID_CONFIG, "the value is wrong")) == "The value is wrong."
+    assert str(refusal_of(ErrorCode.INVALID_CONFIG, "retention.ms: no value")) == "retention.ms: no value."
     secret = refusal_of(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "topic t exists")
     assert str(secret) == "You are not allowed to do this with this topic."
