@@ -198,17 +198,12 @@ class Expiry:
     async def _remove_deleted_topics(self, removed: _Removed) -> None:
         """Remove the rows of deleted topics, some at a time; remove a partition's row when it has no runs left."""
         maintenance, state = self._maintenance, self._context.state
-        if not maintenance.may_have_deleted_topics:
+        if maintenance.deleted_topics is None:
+            await self._find_deleted_topics(maintenance)
+        noted = maintenance.deleted_topics
+        if not noted:
             return
-        maintenance.may_have_deleted_topics = False
-        try:
-            gone = await deleted_topics.deleted_topics(state)
-        except asyncio.CancelledError:
-            maintenance.may_have_deleted_topics = True
-            raise
-        if not gone:
-            return
-        maintenance.may_have_deleted_topics = True  # until a later call finds nothing
+        gone = {**noted}
         await self._remove_rows(await deleted_topics.rows_of(state, gone))
         for topic_id in gone:
             for looked_up in (deleted_topics.producers_of, deleted_topics.positions_of):
@@ -217,6 +212,22 @@ class Expiry:
         await self._remove_rows(
             await deleted_topics.emptied_partitions(self._context.state, self._context.reads, gone)
         )
+        for topic_id, count in gone.items():
+            if not await deleted_topics.has_partitions(self._context.state, topic_id, count):
+                noted.pop(topic_id, None)
+
+    async def _find_deleted_topics(self, maintenance: Maintenance) -> None:
+        """Look for deleted topics among all partitions, once per term. Later ones are noted when they are deleted."""
+        maintenance.deleted_topics = {}
+        try:
+            found = await deleted_topics.deleted_topics(self._context.state)
+        except asyncio.CancelledError:
+            maintenance.deleted_topics = None
+            raise
+        if (
+            maintenance.deleted_topics is not None
+        ):  # otherwise look again: one was deleted that was not known yet
+            maintenance.deleted_topics.update(found)
 
     async def _remove_rows(self, rows: list[deleted_topics.RowKey]) -> None:
         step = self._settings.removal_step

@@ -8,6 +8,9 @@ It is only in memory: the next committer examines everything once, in turns, con
 
 from __future__ import annotations
 
+from typing import cast
+from uuid import UUID
+
 from sequencer.rules.due import DueList
 from sequencer.rules.group_watch import GroupWatch
 from sequencer.rules.retention_watch import PartitionWatch
@@ -52,7 +55,9 @@ class Maintenance:
         }
         self.partitions = PartitionWatch()
         self.groups = GroupWatch(settings)
-        self.may_have_deleted_topics = True
+        self.deleted_topics: dict[UUID, int] | None = None
+        """The deleted topics of which rows may remain, with the number of their partitions; None if they must be looked
+        for among all partitions."""
         self._is_filled = False
         self._appeared: list[Row] = []
         """New rows that are not watched yet: a commit of thousands of rows only appends them here."""
@@ -61,10 +66,11 @@ class Maintenance:
 
     def note(self, changes: Changes) -> None:
         """Note what a transaction may have made due."""
+        for (topic_id,), row in changes.by_kind.get(TopicRow, {}).items():
+            if row is None:
+                self._note_deleted(cast("UUID", topic_id))
         self.partitions.note(changes)
         self.groups.note(changes)
-        if None in changes.by_kind.get(TopicRow, {}).values():
-            self.may_have_deleted_topics = True
         for token in changes.by_kind.get(DelegationTokenRow, {}).values():
             if token is not None:
                 self._watch(token)  # it may expire earlier than before
@@ -72,6 +78,13 @@ class Maintenance:
             for key, row in changes.by_kind.get(kind, {}).items():
                 if row is None:
                     self._unused[kind].discard(key)
+
+    def _note_deleted(self, topic_id: UUID) -> None:
+        width = self.partitions.width_of(topic_id)
+        if width is None:
+            self.deleted_topics = None
+        elif self.deleted_topics is not None:
+            self.deleted_topics[topic_id] = width
 
     async def fill(self) -> None:
         """Watch the rows that were loaded (once), and those that have appeared since."""

@@ -56,19 +56,28 @@ PARTITIONS_AT_ONCE = 200
 """Partitions whose runs one query reads."""
 
 
-async def deleted_topics(state: HotState) -> dict[UUID, None]:
-    """Return deleted topics that may have remaining rows."""
+async def deleted_topics(state: HotState) -> dict[UUID, int]:
+    """Return the deleted topics that may have remaining rows, with the number of their partitions."""
     turns = Turns(KEYS_IN_A_TURN)
-    topics: dict[UUID, None] = {}
-    for topic_id, _ in state.keys(PartitionRow):
-        assert isinstance(topic_id, UUID), "a partition's key begins with its topic's id"
+    topics: dict[UUID, int] = {}
+    for topic_id, partition in cast("list[tuple[UUID, int]]", state.keys(PartitionRow)):
         if state.get(TopicRow, topic_id) is None:
-            topics[topic_id] = None
+            topics[topic_id] = max(partition + 1, topics.get(topic_id, 0))
         await turns.did()
     return topics
 
 
-async def rows_of(state: HotState, topics: Mapping[UUID, None]) -> list[RowKey]:
+async def has_partitions(state: HotState, topic_id: UUID, count: int) -> bool:
+    """Whether one of a deleted topic's partitions still has a row, so that other rows may remain, too."""
+    turns = Turns(KEYS_IN_A_TURN)
+    for number in range(count):
+        if state.get(PartitionRow, topic_id, number) is not None:
+            return True
+        await turns.did()
+    return False
+
+
+async def rows_of(state: HotState, topics: Mapping[UUID, int]) -> list[RowKey]:
     """Return all rows under the ids of these topics, except partitions, runs, and rows that are not in memory."""
     rows: list[RowKey] = []
     if not topics:
@@ -94,19 +103,19 @@ async def positions_of(store: RowStore, topic_id: UUID) -> list[RowKey]:
     return [(GroupOffsetRow, row.key) for row in page]
 
 
-async def emptied_partitions(state: HotState, store: RowStore, topics: Mapping[UUID, None]) -> list[RowKey]:
-    """Return the partitions of these topics that have no runs left."""
+async def emptied_partitions(state: HotState, store: RowStore, topics: Mapping[UUID, int]) -> list[RowKey]:
+    """Return the partitions of these topics that have no runs left. `topics`: with the number of their partitions."""
     rows: list[RowKey] = []
-    if not topics:
-        return rows
     turns = Turns(KEYS_IN_A_TURN)
     asked: list[tuple[UUID, int, int, int]] = []
-    for row in list(state.all(PartitionRow)):
-        if row.topic_id in topics and row.end_offset == 0:
-            rows.append((PartitionRow, key_of(row)))
-        elif row.topic_id in topics:
-            asked.append((row.topic_id, row.partition, 0, 1))
-        await turns.did()
+    for topic_id, count in topics.items():
+        for number in range(count):
+            row = state.get(PartitionRow, topic_id, number)
+            if row is not None and row.end_offset == 0:
+                rows.append((PartitionRow, key_of(row)))
+            elif row is not None:
+                asked.append((topic_id, number, 0, 1))
+            await turns.did()
     for first in range(0, len(asked), PARTITIONS_AT_ONCE):
         part = asked[first : first + PARTITIONS_AT_ONCE]
         runs_of = await store.runs_from_many(part, 1, with_batches=False)

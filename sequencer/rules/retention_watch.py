@@ -45,8 +45,10 @@ class PartitionWatch:
         self._pending: dict[Key, None] = {}
         """Partitions to examine."""
         self._changed: dict[Key, Row | None] = {}
-        self._topics: dict[UUID, None] = {}
-        """Topics that were changed."""
+        self._topics: dict[UUID, int] = {}
+        """Topics that were changed or deleted, with the number of their partitions."""
+        self._widths: dict[UUID, int] = {}
+        """The number of partitions of each topic: of those that have changed, and after the first `take` of all."""
         self._looked: dict[Key, int] = {}
         """The removable end of each partition when it was last examined."""
         self._is_all_changed = True
@@ -58,12 +60,19 @@ class PartitionWatch:
         self._changed.update(changes.by_kind.get(PartitionRow, {}))
         for (topic_id,), row in changes.by_kind.get(TopicRow, {}).items():
             assert isinstance(topic_id, UUID), "topics are known by their id"
-            if row is None:
+            if isinstance(row, TopicRow):
+                self._topics[topic_id] = self._widths[topic_id] = row.partitions
+            elif (width := self._widths.pop(topic_id, None)) is not None:
+                self._topics[topic_id] = width
+            else:
                 self._is_all_changed = True  # only its partitions' rows tell which partitions it had
-            self._topics[topic_id] = None
         if BrokerConfigRow in changes.by_kind:
             self._has_new_defaults = True
             self._is_all_changed = True
+
+    def width_of(self, topic_id: UUID) -> int | None:
+        """Return the number of a topic's partitions; None if it is not known yet."""
+        return self._widths.get(topic_id)
 
     async def take(
         self, state: HotState, counts_bytes: Callable[[UUID], bool | None], now_ms: int, most: int
@@ -109,15 +118,14 @@ class PartitionWatch:
             self._is_all_changed = False
             changed, self._changed = self._changed, state.by_key(PartitionRow)
             self._changed.update(changed)
+            self._widths.update((topic.topic_id, topic.partitions) for topic in state.all(TopicRow))
         taken = 0
         while taken < MOST_DUE and (due := self._due.take(now_ms, PARTITIONS_IN_A_TURN)):
             self._pending.update(dict.fromkeys(due))
             taken += len(due)
             await turns.did(len(due))
         while self._topics:
-            topic_id, _ = self._topics.popitem()
-            topic = state.get(TopicRow, topic_id)
-            partitions = 0 if topic is None else topic.partitions
+            topic_id, partitions = self._topics.popitem()
             for partition in range(partitions):
                 self._looked.pop((topic_id, partition), None)
                 self._changed[topic_id, partition] = None

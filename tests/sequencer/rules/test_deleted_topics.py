@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
 
+import pytest
+
 from sequencer.api.agents import AgentInfo
 from sequencer.api.commits import CommitRequest, ObjectDescription, ObjectKind, OpenSession, RunProposal
 from sequencer.api.compaction import MarkClean, TakeLease
@@ -165,11 +167,38 @@ def test_rows_of_a_deleted_topic_go_in_bounded_steps_and_its_partitions_last() -
     asyncio.run(scenario())
 
 
+def test_a_deletion_visits_no_partition_of_other_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once all have been visited at the beginning of the term."""
+
+    async def scenario() -> None:
+        async with a_world() as world:
+            sequencer, state = world.sequencer, world.sequencer._view.state
+            other = await sequencer.create_topic(CreateTopic("other", 3, {}))
+            await sequencer.apply_retention(Empty())
+            later = await sequencer.create_topic(CreateTopic("later", 2, {}))
+            visited: list[type[Row]] = []
+            for name in ("keys", "all", "by_key"):
+                visit = getattr(state, name)
+                monkeypatch.setattr(
+                    state, name, lambda kind, visit=visit: (visited.append(kind), visit(kind))[1]
+                )
+            for topic_id in (world.topic, later.topic_id):
+                await sequencer.delete_topic(DeleteTopic(topic_id))
+                for _ in range(2):
+                    await sequencer.apply_retention(Empty())
+                assert not await world.rows_of(topic_id)
+            assert PartitionRow not in visited
+            assert await world.rows_of(other.topic_id) == {"PartitionRow": 3}
+            assert sequencer._view.maintenance.deleted_topics == {}
+
+    asyncio.run(scenario())
+
+
 def test_a_partition_stays_as_long_as_it_has_runs() -> None:
     async def scenario() -> None:
         async with a_world() as world:
             await world.sequencer.delete_topic(DeleteTopic(world.topic))
-            state, gone = world.sequencer._view.state, {world.topic: None}
+            state, gone = world.sequencer._view.state, {world.topic: PARTITIONS}
             empty = [(PartitionRow, (world.topic, number)) for number in (4, 5)]
             assert await emptied_partitions(state, world.store, gone) == empty
             await world.sequencer.apply_retention(Empty())
