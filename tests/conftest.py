@@ -29,6 +29,14 @@ def postgres() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.fixture
+def database(postgres: PostgresServer) -> Iterator[str]:
+    """The URL of a new database on PostgreSQL."""
+    url = postgres.create_database()
+    yield url
+    postgres.drop_database(url)
+
+
 @pytest.fixture(scope="session")
 def moto() -> Iterator[S3Server]:
     with moto_server() as server:

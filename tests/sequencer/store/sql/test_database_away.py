@@ -7,7 +7,7 @@ import contextlib
 import socket
 import sqlite3
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +25,7 @@ from sequencer.store.sql.store import SqlRowStore, open_row_store
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.row_samples import TOPIC, changes
-from tests.support.servers import PostgresServer, postgres_server
+from tests.support.servers import postgres_server
 from tests.support.tls_postgres import make_certificates, tls_before
 
 T = TypeVar("T")
@@ -40,6 +40,22 @@ async def become_committer(store: SqlRowStore) -> int:
     epoch = await store.take_committer_lease("test", "", 60_000)
     assert epoch is not None
     return epoch
+
+
+async def connect(database: str) -> asyncpg.Connection:
+    return await asyncpg.connect(database.replace("+asyncpg", ""))
+
+
+@contextlib.asynccontextmanager
+async def locked(database: str, table_and_mode: str) -> AsyncIterator[asyncpg.Connection]:
+    """Hold a lock on a table. Yields a connection that sees who waits; the one with the lock sees only who waited at
+    its first look, because a transaction looks once."""
+    holder, watcher = await connect(database), await connect(database)
+    async with holder.transaction():
+        await holder.execute(f"lock table {table_and_mode}")
+        yield watcher
+    await holder.close()
+    await watcher.close()
 
 
 async def once_available(do: Callable[[], Awaitable[T]]) -> T:
@@ -170,13 +186,11 @@ def test_a_server_that_refuses_connections_is_unavailable() -> None:
     asyncio.run(act())
 
 
-def test_lost_connections_are_at_most_unavailable_and_made_again(postgres: PostgresServer) -> None:
-    url = postgres.create_database()
-
+def test_lost_connections_are_at_most_unavailable_and_made_again(database: str) -> None:
     async def act() -> None:
-        store = store_at(url)
+        store = store_at(database)
         epoch = await become_committer(store)
-        other = await asyncpg.connect(url.replace("+asyncpg", ""))
+        other = await connect(database)
         await other.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity "
             "where datname = current_database() and pid <> pg_backend_pid()"
@@ -189,19 +203,17 @@ def test_lost_connections_are_at_most_unavailable_and_made_again(postgres: Postg
         await store.close()
 
     asyncio.run(act())
-    postgres.drop_database(url)
 
 
 def test_a_connection_is_given_back_without_a_round_trip_and_with_nothing_open(
-    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+    database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_module, "CONNECTIONS", {"lease": 1, "commits": 1, "reads": 1})
-    url = postgres.create_database()
 
     async def act() -> None:
-        store = store_at(url)
+        store = store_at(database)
         epoch = await become_committer(store)
-        other = await asyncpg.connect(url.replace("+asyncpg", ""))
+        other = await connect(database)
         await store.load()
         assert await store.journal_from(1, 1) == []
         left = await other.fetch(
@@ -222,14 +234,11 @@ def test_a_connection_is_given_back_without_a_round_trip_and_with_nothing_open(
         await store.close()
 
     asyncio.run(act())
-    postgres.drop_database(url)
 
 
-def test_a_store_that_is_opened_at_every_try_to_lead_keeps_its_connections(postgres: PostgresServer) -> None:
-    url = postgres.create_database()
-
+def test_a_store_that_is_opened_at_every_try_to_lead_keeps_its_connections(database: str) -> None:
     async def act() -> None:
-        store = store_at(url)
+        store = store_at(database)
         first = await store.open()
         count = "select count(*) from pg_stat_activity where datname = current_database()"
         ((before,),) = await store._database.fetch(count)
@@ -241,74 +250,56 @@ def test_a_store_that_is_opened_at_every_try_to_lead_keeps_its_connections(postg
         await store.close()
 
     asyncio.run(act())
-    postgres.drop_database(url)
 
 
 def test_taking_the_lease_waits_for_the_transaction_that_saw_the_old_epoch(
-    postgres: PostgresServer,
+    database: str,
 ) -> None:
-    url = postgres.create_database()
-
     async def act() -> None:
-        store, next_store = store_at(url), store_at(url)
+        store, next_store = store_at(database), store_at(database)
         epoch = await become_committer(store)
         await next_store.open()
         await store.release_committer_lease(epoch)
-        blocker = await asyncpg.connect(url.replace("+asyncpg", ""))
-        blocking = blocker.transaction()
-        await blocking.start()
-        await blocker.execute("lock table counters in exclusive mode")
-        writing = asyncio.create_task(store.write(changes(CounterRow("n", 1)), epoch))
-        await until_waiting(blocker, 1)
-        taking = asyncio.create_task(next_store.take_committer_lease("next", "", 60_000))
-        await until_waiting(blocker, 2)
-        assert not taking.done()
-        # Its own renewal waits for neither.
-        assert not await asyncio.wait_for(store.renew_committer_lease(epoch, 60_000), PATIENCE_SECONDS)
-        await blocking.rollback()
+        async with locked(database, "counters in exclusive mode") as watcher:
+            writing = asyncio.create_task(store.write(changes(CounterRow("n", 1)), epoch))
+            await until_waiting(watcher, 1)
+            taking = asyncio.create_task(next_store.take_committer_lease("next", "", 60_000))
+            await until_waiting(watcher, 2)
+            assert not taking.done()
+            # Its own renewal waits for neither.
+            assert not await asyncio.wait_for(store.renew_committer_lease(epoch, 60_000), PATIENCE_SECONDS)
         await writing
         assert await taking == epoch + 1
         assert (await next_store.load())[CounterRow] == [CounterRow("n", 1)]
         with pytest.raises(LeaseLost):
             await store.write(changes(CounterRow("n", 2)), epoch)
-        for opened in (store, next_store, blocker):
-            await opened.close()
+        await store.close()
+        await next_store.close()
 
     asyncio.run(act())
-    postgres.drop_database(url)
 
 
-def test_a_lease_is_renewed_while_a_write_takes_long(postgres: PostgresServer) -> None:
-    url = postgres.create_database()
-
+def test_a_lease_is_renewed_while_a_write_takes_long(database: str) -> None:
     async def act() -> None:
-        store = store_at(url)
+        store = store_at(database)
         epoch = await become_committer(store)
-        blocker = await asyncpg.connect(url.replace("+asyncpg", ""))
-        blocking = blocker.transaction()
-        await blocking.start()
-        await blocker.execute("lock table counters in exclusive mode")
-        writing = asyncio.create_task(store.write(changes(CounterRow("n", 1)), epoch))
-        await until_waiting(blocker, 1)
-        assert await asyncio.wait_for(store.renew_committer_lease(epoch, 60_000), PATIENCE_SECONDS)
-        assert not writing.done()
-        await blocking.rollback()
+        async with locked(database, "counters in exclusive mode") as watcher:
+            writing = asyncio.create_task(store.write(changes(CounterRow("n", 1)), epoch))
+            await until_waiting(watcher, 1)
+            assert await asyncio.wait_for(store.renew_committer_lease(epoch, 60_000), PATIENCE_SECONDS)
+            assert not writing.done()
         await writing
         await store.close()
-        await blocker.close()
 
     asyncio.run(act())
-    postgres.drop_database(url)
 
 
-def test_a_load_sees_a_write_whose_commit_was_still_under_way(postgres: PostgresServer) -> None:
-    url = postgres.create_database()
-
+def test_a_load_sees_a_write_whose_commit_was_still_under_way(database: str) -> None:
     async def act() -> None:
-        store = store_at(url)
+        store = store_at(database)
         await become_committer(store)
-        watcher = await asyncpg.connect(url.replace("+asyncpg", ""))
-        lost = await asyncpg.connect(url.replace("+asyncpg", ""))
+        watcher = await connect(database)
+        lost = await connect(database)
         writing = lost.transaction()
         await writing.start()
         await lost.execute("select committer_epoch from cluster for key share")
@@ -321,16 +312,11 @@ def test_a_load_sees_a_write_whose_commit_was_still_under_way(postgres: Postgres
             await opened.close()
 
     asyncio.run(act())
-    postgres.drop_database(url)
 
 
-def test_a_statement_that_takes_too_long_is_ended(
-    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url = postgres.create_database()
-
+def test_a_statement_that_takes_too_long_is_ended(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def act() -> None:
-        store = store_at(url)
+        store = store_at(database)
         await store.open()
         await store.close()
         monkeypatch.setattr(postgres_module, "STATEMENT_SECONDS", 2.0)
@@ -341,7 +327,6 @@ def test_a_statement_that_takes_too_long_is_ended(
         await store.close()
 
     asyncio.run(act())
-    postgres.drop_database(url)
 
 
 def test_a_write_that_waits_for_a_synchronous_standby_shows_nothing_before_the_standby_has_it(
@@ -354,7 +339,7 @@ def test_a_write_that_waits_for_a_synchronous_standby_shows_nothing_before_the_s
     async def act(url: str) -> None:
         store = store_at(url)
         epoch = await become_committer(store)
-        other = await asyncpg.connect(url.replace("+asyncpg", ""))
+        other = await connect(url)
         await other.execute("alter system set synchronous_standby_names = 'nobody'")
         await other.execute("select pg_reload_conf()")
         stored = 0
@@ -379,12 +364,10 @@ def test_a_write_that_waits_for_a_synchronous_standby_shows_nothing_before_the_s
 
 
 def test_a_name_that_is_too_long_for_an_index_is_refused_and_nothing_is_written(
-    postgres: PostgresServer,
+    database: str,
 ) -> None:
-    url = postgres.create_database()
-
     async def act() -> None:
-        store = store_at(url)
+        store = store_at(database)
         epoch = await become_committer(store)
         entropy = SeededEntropy(3)
         name = "".join(entropy.uuid().hex for _ in range(1_000))
@@ -394,50 +377,36 @@ def test_a_name_that_is_too_long_for_an_index_is_refused_and_nothing_is_written(
         await store.close()
 
     asyncio.run(act())
-    postgres.drop_database(url)
 
 
-def test_slow_reads_keep_neither_the_lease_nor_commits_waiting(postgres: PostgresServer) -> None:
-    url = postgres.create_database()
-
+def test_slow_reads_keep_neither_the_lease_nor_commits_waiting(database: str) -> None:
     async def act() -> None:
-        store = store_at(url)
+        store = store_at(database)
         epoch = await become_committer(store)
-        blocker = await asyncpg.connect(url.replace("+asyncpg", ""))
-        blocking = blocker.transaction()
-        await blocking.start()
-        await blocker.execute("lock table runs in access exclusive mode")
-        reads = store.reads()
-        slow = [asyncio.create_task(reads.statistics()) for _ in range(20)]
-        watcher = await asyncpg.connect(url.replace("+asyncpg", ""))
-        await until_waiting(watcher, 8)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            assert await store.renew_committer_lease(epoch, 60_000)
-            await store.write(changes(CounterRow("n", 1)), epoch)
-            assert await store.now_ms() > 0
-        assert not any(task.done() for task in slow)
-        await blocking.rollback()
+        async with locked(database, "runs in access exclusive mode") as watcher:
+            reads = store.reads()
+            slow = [asyncio.create_task(reads.statistics()) for _ in range(20)]
+            await until_waiting(watcher, 8)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                assert await store.renew_committer_lease(epoch, 60_000)
+                await store.write(changes(CounterRow("n", 1)), epoch)
+                assert await store.now_ms() > 0
+            assert not any(task.done() for task in slow)
         await asyncio.gather(*slow)
-        await watcher.close()
-        await blocker.close()
         await store.close()
 
     asyncio.run(act())
-    postgres.drop_database(url)
 
 
-def test_a_load_may_take_longer_than_a_statement(
-    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_load_may_take_longer_than_a_statement(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "LOADED_AT_ONCE", 2)
-    url = postgres.create_database()
 
     class SlowTurns(ManualClock):
         async def sleep(self, seconds: float) -> None:
             await asyncio.sleep(1.0)
 
     async def act() -> None:
-        store = open_row_store(url, clock=SlowTurns(), entropy=SeededEntropy(1))
+        store = open_row_store(database, clock=SlowTurns(), entropy=SeededEntropy(1))
         epoch = await become_committer(store)
         rows = [CounterRow(f"n{number}", number) for number in range(6)]
         await store.write(changes(*rows), epoch)
@@ -449,12 +418,11 @@ def test_a_load_may_take_longer_than_a_statement(
         await store.close()
 
     asyncio.run(act())
-    postgres.drop_database(url)
 
 
 @pytest.mark.parametrize("is_mute_from", ["before the query", "during the query"])
 def test_a_tls_front_that_stalls_blocks_nobody_and_is_used_again(
-    postgres: PostgresServer,
+    database: str,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     is_mute_from: str,
@@ -462,19 +430,18 @@ def test_a_tls_front_that_stalls_blocks_nobody_and_is_used_again(
     """Also the driver's requests to cancel a statement go through it, each by a connection of its own."""
     for bound in ("STATEMENT_SECONDS", "CONNECT_SECONDS", "LEASE_SECONDS"):
         monkeypatch.setattr(postgres_module, bound, 1.0)
-    url = postgres.create_database()
     certificates = make_certificates(tmp_path, "127.0.0.1")
 
     async def act(front: int) -> None:
         proxy = MuteableProxy("127.0.0.1", front)
-        behind = sa.engine.make_url(url).set(
+        behind = sa.engine.make_url(database).set(
             host="127.0.0.1",
             port=await proxy.start(),
             query={"sslmode": "verify-full", "sslrootcert": str(certificates.ca)},
         )
         store = store_at(behind.render_as_string(hide_password=False))
         epoch = await once_available(lambda: become_committer(store))
-        blocker = await asyncpg.connect(url.replace("+asyncpg", ""))
+        blocker = await connect(database)
 
         async def work() -> list[object]:
             """Everything that a committing task asks, more often than there are connections."""
@@ -504,11 +471,10 @@ def test_a_tls_front_that_stalls_blocks_nobody_and_is_used_again(
         await blocker.close()
         await proxy.stop()
 
-    place = sa.engine.make_url(url)
+    place = sa.engine.make_url(database)
     assert place.port is not None
     with tls_before(place.port, certificates) as front:
         uvloop.run(act(front))
-    postgres.drop_database(url)
 
 
 class MuteableProxy:
@@ -552,15 +518,13 @@ class MuteableProxy:
 
 @pytest.mark.parametrize("work", ["write", "load"])
 def test_a_database_that_falls_silent_blocks_nobody_and_is_used_again(
-    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, work: str
+    database: str, monkeypatch: pytest.MonkeyPatch, work: str
 ) -> None:
     monkeypatch.setattr(postgres_module, "STATEMENT_SECONDS", 2.0)
     monkeypatch.setattr(postgres_module, "CONNECT_SECONDS", 1.0)
 
-    url = postgres.create_database()
-
     async def act() -> None:
-        place = sa.engine.make_url(url)
+        place = sa.engine.make_url(database)
         assert place.host is not None and place.port is not None
         proxy = MuteableProxy(place.host, place.port)
         behind = place.set(host="127.0.0.1", port=await proxy.start())
@@ -574,7 +538,7 @@ def test_a_database_that_falls_silent_blocks_nobody_and_is_used_again(
                 await store.load()
 
         await once_available(do)
-        other = await asyncpg.connect(url.replace("+asyncpg", ""))
+        other = await connect(database)
         async with other.transaction():
             await other.execute("select from cluster for update")
             doing = asyncio.create_task(do())
@@ -591,7 +555,6 @@ def test_a_database_that_falls_silent_blocks_nobody_and_is_used_again(
         await proxy.stop()
 
     asyncio.run(act())
-    postgres.drop_database(url)
 
 
 async def until_waiting(connection: asyncpg.Connection, count: int) -> None:

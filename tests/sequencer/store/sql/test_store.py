@@ -91,7 +91,7 @@ def test_a_row_that_is_written_again_replaces_the_first_and_a_deleted_one_is_gon
 
 @pytest.mark.parametrize("at_once", [1, 4, 1_000])
 def test_on_postgresql_a_statement_changes_rows_of_many_tables_up_to_a_number(
-    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, at_once: int
+    database: str, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     monkeypatch.setattr(postgres_module, "WRITTEN_AT_ONCE", at_once)
     execute_together, statements = postgres_module._execute_together, 0
@@ -102,7 +102,6 @@ def test_on_postgresql_a_statement_changes_rows_of_many_tables_up_to_a_number(
         return execute_together(*args)
 
     monkeypatch.setattr(postgres_module, "_execute_together", counted)
-    url = postgres.create_database()
     rows = [*one_of_each_kind(), *(CounterRow(f"n{number}", number) for number in range(10))]
 
     async def act(store: SqlRowStore, epoch: int) -> None:
@@ -121,8 +120,7 @@ def test_on_postgresql_a_statement_changes_rows_of_many_tables_up_to_a_number(
             found += await store.rows_after(kind, None, 100)
         assert sorted(map(repr, found)) == sorted(map(repr, kept))
 
-    on(lambda: open_row_store(url, clock=CLOCK, entropy=SeededEntropy(1)), act)
-    postgres.drop_database(url)
+    on(lambda: open_row_store(database, clock=CLOCK, entropy=SeededEntropy(1)), act)
 
 
 def test_a_key_can_move_to_another_object_in_one_write(place: Place) -> None:
@@ -402,9 +400,7 @@ def test_a_url_that_names_no_known_database_is_refused() -> None:
             open_row_store(url, clock=CLOCK, entropy=SeededEntropy(1))
 
 
-def test_a_postgresql_that_went_back_under_its_committer_is_not_written_to(postgres: PostgresServer) -> None:
-    url = postgres.create_database()
-
+def test_a_postgresql_that_went_back_under_its_committer_is_not_written_to(database: str) -> None:
     async def act(store: SqlRowStore, epoch: int) -> None:
         for number in range(1, 4):
             await store.write(changes(CounterRow("commit_number", number)), epoch)
@@ -412,8 +408,7 @@ def test_a_postgresql_that_went_back_under_its_committer_is_not_written_to(postg
         with pytest.raises(SequencerUnavailable, match="at commit 1"):
             await store.write(changes(CounterRow("commit_number", 4)), epoch)
 
-    on(lambda: open_row_store(url, clock=CLOCK, entropy=SeededEntropy(1)), act)
-    postgres.drop_database(url)
+    on(lambda: open_row_store(database, clock=CLOCK, entropy=SeededEntropy(1)), act)
 
 
 def test_run_rows_come_page_by_page_in_the_order_of_their_keys(place: Place) -> None:
