@@ -238,11 +238,14 @@ class Aioboto3Store:
             )
         except (ClientError, BotoCoreError, OSError) as error:
             raise _as_store_error(error, what, is_listing=True) from error
-        return {
+        left = {
             str(error.get("Key", ""))[len(self._location.prefix) :]: str(error.get("Code"))
             for error in answer.get("Errors", ())
             if error.get("Code") != "NoSuchKey"
         }
+        if not left.keys() <= set(keys):  # an error names none of them, so any may be left
+            return dict.fromkeys(keys, next(iter(left.values())))
+        return left
 
 
 def _milliseconds(moment: Any) -> int:

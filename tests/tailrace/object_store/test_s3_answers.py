@@ -94,6 +94,19 @@ def test_objects_that_cannot_be_deleted_are_named(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["obstore", "aioboto3"])
+def test_after_an_error_that_names_no_object_any_may_be_left(backend: str) -> None:
+    body = b"<?xml version='1.0'?><DeleteResult><Error><Code>InternalError</Code></Error></DeleteResult>"
+
+    async def scenario() -> None:
+        async with store_that_answers(answer("200 OK", body), backend) as store:
+            with pytest.raises(NotDeleted) as caught:
+                await store.delete(["a/1", "a/2"])
+            assert caught.value.keys == ["a/1", "a/2"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("backend", ["obstore", "aioboto3"])
 def test_an_object_that_is_cut_is_not_returned(backend: str) -> None:
     async def scenario() -> None:
         async with store_that_answers(answer("200 OK", b"abc", length=5), backend) as store:
