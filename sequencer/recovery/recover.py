@@ -36,6 +36,7 @@ from sequencer.store.state import (
 )
 from tailrace.clock import Clock
 from tailrace.object_store.api import ObjectStore
+from tailrace.object_store.keys import is_key
 
 WRITTEN_AT_ONCE = 5_000
 LEASE_MS = 60_000
@@ -46,15 +47,18 @@ class RecoveryRefused(Exception):
 
 
 async def find_cluster(store: ObjectStore, cluster_id: str | None) -> str:
-    """Return the cluster whose checkpoints are in the bucket. Raises RecoveryRefused."""
-    prefixes = [prefix.rstrip("/") for prefix in await store.list_prefixes("")]
-    clusters = [name for name in prefixes if await store.list_prefixes(checkpoint.meta_prefix(name))]
-    if cluster_id is not None:
-        if cluster_id not in clusters:
-            raise RecoveryRefused(
-                f"the bucket has no checkpoints of cluster {cluster_id!r}; it has {clusters or 'none'}"
-            )
+    """Return the cluster whose checkpoints are in the bucket, which may be shared with other programs. Raises
+    RecoveryRefused."""
+    if cluster_id is not None and await store.list_prefixes(checkpoint.meta_prefix(cluster_id)):
         return cluster_id
+    prefixes = [prefix.rstrip("/") for prefix in await store.list_prefixes("")]
+    clusters = [
+        name for name in prefixes if is_key(name) and await store.list_prefixes(checkpoint.meta_prefix(name))
+    ]
+    if cluster_id is not None:
+        raise RecoveryRefused(
+            f"the bucket has no checkpoints of cluster {cluster_id!r}; it has {clusters or 'none'}"
+        )
     if len(clusters) != 1:
         raise RecoveryRefused(
             f"the bucket has checkpoints of {len(clusters)} clusters{': ' if clusters else ''}{', '.join(clusters)};"

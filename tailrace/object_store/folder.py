@@ -45,6 +45,8 @@ T = TypeVar("T")
 UNFINISHED = ".unfinished"
 """The directory below the root in which files are written before they get their names."""
 
+_NOT_OBJECTS = (UNFINISHED, "lost+found")
+"""Directories of the root without objects: the store's own, and that of ext4's fsck, which other users can't read."""
 _LOCK = "lock"
 _PLACE_ATTEMPTS = 100
 CHECKPOINT_ROOM_BYTES = 256 << 20
@@ -157,8 +159,8 @@ class FolderStore:
 
     def _path(self, key: str) -> str:
         check_key(key)
-        if key.split("/", 1)[0] == UNFINISHED:
-            raise StoreRefused(f"key {key!r}: {UNFINISHED}/ is the store's own")
+        if key.split("/", 1)[0] in _NOT_OBJECTS:
+            raise StoreRefused(f"key {key!r}: {' and '.join(_NOT_OBJECTS)} hold no objects")
         return os.path.join(self._root, key)
 
     def _write(self, key: str, path: str, parts: Sequence[Buffer], if_absent: bool) -> None:
@@ -269,7 +271,7 @@ class FolderStore:
         """Yield all objects below `directory` (empty, or with its slash) in ascending order of their keys."""
         for name in _names_in_key_order(os.path.join(self._root, directory)):
             key = directory + name
-            if key == f"{UNFINISHED}/":
+            if key.rstrip("/") in _NOT_OBJECTS:
                 continue
             if name.endswith("/"):
                 may_match = key.startswith(prefix) or prefix.startswith(key)
@@ -291,7 +293,8 @@ class FolderStore:
         return [
             name[len(beginning) :]
             for name in directories
-            if name != f"{UNFINISHED}/" and next(self._walk_directory(directory + name, "", ""), None)
+            if (directory + name).rstrip("/") not in _NOT_OBJECTS
+            and next(self._walk_directory(directory + name, "", ""), None)
         ]
 
 

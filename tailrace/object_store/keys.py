@@ -22,6 +22,15 @@ def check_key(key: str) -> None:
             raise StoreRefused(f"key {key!r}: its parts must not be empty, '.' or '..'")
 
 
+def is_key(name: str) -> bool:
+    """Whether an object may have this key. Other programs' objects in a bucket may have other ones."""
+    try:
+        check_key(name)
+    except StoreRefused:
+        return False
+    return True
+
+
 def check_prefix(prefix: str) -> None:
     """Raise StoreRefused unless `prefix` is empty or could be the start of a key."""
     if prefix:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
 import msgspec
@@ -37,7 +37,7 @@ from sequencer.checkpoint.checkpointer import read_cluster_file
 from sequencer.checkpoint.format import ClusterFile
 from sequencer.recovery.audit import AuditSettings, audit
 from sequencer.recovery.bucket_scan import read_checkpoints
-from sequencer.recovery.recover import RecoveryRefused, recover
+from sequencer.recovery.recover import RecoveryRefused, find_cluster, recover
 from sequencer.rules.upload_sessions import WRITER_BROKER_ID
 from sequencer.store.batch_table import EMPTY_TABLE, NO_OBJECT
 from sequencer.store.rows import (
@@ -50,8 +50,9 @@ from sequencer.store.rows import (
     RunRow,
     TopicRow,
 )
+from tailrace.object_store.keys import check_prefix
 from tailrace.object_store.memory import MemoryStore
-from tests.support.clocks import SeededEntropy
+from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.hooked_rows import HookedRowStore
 from tests.support.losable_cluster import RESERVATION, Batch, LosableCluster
 from tests.support.patience import PATIENCE_SECONDS
@@ -675,3 +676,23 @@ def test_counters_continue_above_all_that_was_given_out() -> None:
         ]
 
     run(use)
+
+
+def test_a_cluster_is_found_beside_objects_of_other_programs() -> None:
+    class Shared(MemoryStore):
+        """A bucket with keys that no object of ours may have."""
+
+        async def list_prefixes(self, prefix: str) -> Sequence[str]:
+            check_prefix(prefix)
+            if not prefix:
+                return ["/", "c/", "\u00fcbersicht/"]
+            return await super().list_prefixes(prefix)
+
+    async def scenario() -> None:
+        bucket = Shared(ManualClock())
+        await bucket.put("c/meta/1/head", [b"x"])
+        assert await find_cluster(bucket, None) == await find_cluster(bucket, "c") == "c"
+        with pytest.raises(RecoveryRefused, match="'d'; it has \\['c'\\]"):
+            await find_cluster(bucket, "d")
+
+    asyncio.run(scenario())

@@ -233,6 +233,29 @@ def test_a_directory_that_another_process_removed_is_synced_again(
     asyncio.run(scenario())
 
 
+def test_the_directory_of_fsck_is_not_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lost+found").mkdir()
+    really_scandir = os.scandir
+
+    def scandir(path: str) -> object:
+        if path.rstrip("/").endswith("lost+found"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return really_scandir(path)
+
+    async def scenario() -> None:
+        store = open_folder(tmp_path)
+        await store.put("a/b", [b"x"])
+        monkeypatch.setattr(os, "scandir", scandir)
+        assert await store.list_prefixes("") == ["a/"]
+        assert [info.key async for info in store.list("")] == ["a/b"]
+        with pytest.raises(StoreRefused):
+            await store.put("lost+found/a", [b"x"])
+        monkeypatch.undo()
+        await store.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_file_that_cannot_be_removed_is_named_and_all_others_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
