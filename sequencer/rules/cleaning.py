@@ -22,7 +22,7 @@ from sequencer.rules.upload_sessions import COMPACTOR_LEASE
 from sequencer.store.draft import Draft
 from sequencer.store.rows import BrokerConfigRow, CleanedRow, LeaseRow, PartitionRow, TopicRow
 from sequencer.store.state import HotState
-from tailrace.configs.topic_config import topic_settings
+from tailrace.configs.topic_config import TopicSettings, topic_settings
 
 COMPACT = "compact"
 _POINT_BYTES = 64
@@ -30,12 +30,25 @@ _POINT_BYTES = 64
 
 def is_compacted(state: HotState | Draft, topic_id: UUID) -> bool:
     """Whether the topic keeps the last record of each key."""
+    settings = _settings_of(state, topic_id)
+    return settings is not None and COMPACT in settings.cleanup_policy
+
+
+def least_merged_age_ms(state: HotState, topic_id: UUID) -> int:
+    """Return how old the topic's objects must be to be merged. A merge with an object that is younger than
+    `min.compaction.lag.ms` would make the older records wait again."""
+    settings = _settings_of(state, topic_id)
+    if settings is None or COMPACT not in settings.cleanup_policy:
+        return 0
+    return settings.min_compaction_lag_ms
+
+
+def _settings_of(state: HotState | Draft, topic_id: UUID) -> TopicSettings | None:
     topic = state.get(TopicRow, topic_id)
     if topic is None:
-        return False
+        return None
     cluster = state.get(BrokerConfigRow, "")
-    defaults = {} if cluster is None else cluster.configs
-    return COMPACT in topic_settings(topic.configs, defaults).cleanup_policy
+    return topic_settings(topic.configs, {} if cluster is None else cluster.configs)
 
 
 def check_lease(draft: Draft, epoch: int) -> None:

@@ -35,7 +35,7 @@ from sequencer.api.compaction import (
 from sequencer.api.errors import InvalidRequest, SwapRefused
 from sequencer.api.reads import AbortedTransaction, Run
 from sequencer.bounds import ABORTED_BYTES, run_bytes
-from sequencer.rules.cleaning import check_drops, check_lease
+from sequencer.rules.cleaning import check_drops, check_lease, least_merged_age_ms
 from sequencer.rules.garbage import release_runs
 from sequencer.rules.levels import SMALL_BYTES, to_merge
 from sequencer.rules.retention import TopicLimits
@@ -150,7 +150,9 @@ async def _find_merges(
     small = await _small_objects(state, request.after)
     for topic_id, objects in small.items():
         retention_ms = limits.of(topic_id).retention_ms
-        for group in to_merge(topic_id, objects, now_ms=now_ms, retention_ms=retention_ms):
+        newest_ms = now_ms - least_merged_age_ms(state, topic_id)
+        old = (small for small in objects if small.ended_ms <= newest_ms)
+        for group in to_merge(topic_id, old, now_ms=now_ms, retention_ms=retention_ms):
             runs = await _runs_to_merge(state, store, group, budget)
             topic = state.get(TopicRow, topic_id)
             if topic is not None and len({run.object_id for run in runs}) > 1:

@@ -264,6 +264,25 @@ def test_a_merge_makes_no_dirty_record_younger() -> None:
     asyncio.run(scenario())
 
 
+def test_a_merge_makes_no_record_wait_for_a_younger_one() -> None:
+    async def scenario() -> None:
+        lag_days = 8
+        async with opened() as (log, clock):
+            await log.topic("t", 1, COMPACTED | {"min.compaction.lag.ms": str(lag_days * DAY_MS)})
+            written_ms: list[int] = []
+            for _ in range(32):
+                clock.advance(DAY_MS / 1000)
+                written_ms.append(clock.wall_ms())
+                await log.produce(("t", 0, batch((b"k", b"v"), at=clock.wall_ms())))
+                await compacted(log)
+                left = [record.timestamp for record in await log.consumed("t")]
+                assert written_ms[-lag_days:] == left[-lag_days:], "younger than the lag"
+                assert left[0] >= clock.wall_ms() - (lag_days + 1) * DAY_MS, "a superseded record stays"
+            assert len(await log.runs("t")) <= lag_days + 2
+
+    asyncio.run(scenario())
+
+
 def test_a_pass_takes_no_more_dirty_offsets_than_an_index_may_have() -> None:
     runs = [parquet_run(0, 100), parquet_run(100, 105), parquet_run(105, 110), parquet_run(110, 120)]
     assert fitting(runs, 100, 10) == runs[:3]
