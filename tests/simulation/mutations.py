@@ -862,7 +862,7 @@ def _keeps_for_half_the_time(original: Any) -> Any:
 
 
 def _forgets_without_a_second_look(original: Any) -> Any:
-    def forget(draft: Draft, kind: Any, keys: Any, kept: Any) -> int:
+    def forget(draft: Draft, kind: Any, keys: Any, lifetime: Any) -> int:
         known = [key for key in keys if draft.get(kind, *key) is not None]
         for key in known:
             draft.delete(kind, *key)
@@ -1116,21 +1116,11 @@ def _gives_names_their_ids_again(original: Any) -> Any:
     return create
 
 
-def _notes_what_it_deletes(original: Any) -> Any:
-    def delete(draft: Any, request: Any) -> Any:
-        noted = draft.durable.__dict__.setdefault("deleted_here", {})
-        noted[request.topic_id] = None
-        return (yield from original(draft, request))
+def _finds_no_deleted_topics(original: Any) -> Any:
+    async def found(state: Any) -> Any:
+        return {}
 
-    return delete
-
-
-def _knows_what_it_deleted_itself(original: Any) -> Any:
-    async def deleted(state: Any) -> Any:
-        noted = getattr(state, "deleted_here", {})
-        return {topic_id: None for topic_id in await original(state) if topic_id in noted}
-
-    return deleted
+    return found
 
 
 def _patches_what_is_not_sound(original: Any) -> Any:
@@ -2120,10 +2110,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a new committer does not know the remaining rows of a deleted topic",
-        [
-            (topics, "delete_topic", _notes_what_it_deletes),
-            (deleted_topics, "deleted_topics", _knows_what_it_deleted_itself),
-        ],
+        [(deleted_topics, "deleted_topics", _finds_no_deleted_topics)],
         {
             "makes_again": True,
             "idempotent_producers": 2,
