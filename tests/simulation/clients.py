@@ -144,6 +144,8 @@ class Client:
         self.clock = SimulatedClock(stage.cluster.loop, self.process)
         self.luck = stage.entropy(self.name)
         self._streams: dict[str, KafkaStream] = {}
+        self.answered_by, self.answer_asked_at = "", 0.0
+        """The agent's process that gave `until_answered` its last answer, and when it was asked."""
 
     # --- asking
 
@@ -184,8 +186,10 @@ class Client:
     ) -> Any:
         """Ask one agent after another until one gives a final answer."""
         while True:
+            host, self.answer_asked_at = self.some_agent(), self.stage.now()
+            self.answered_by = self.stage.cluster.agents[host].process.name
             try:
-                response = await self.ask(self.some_agent(), api, version, request)
+                response = await self.ask(host, api, version, request)
             except NoAnswer:
                 await self.pause(0.05, 0.2)
                 continue
@@ -819,6 +823,12 @@ class Admin(Client):
                     at=self.stage.now(), topic=log.name, partition=partition, offset=before, is_done=True
                 )
             )
+            self.stage.record(
+                BoundsSeen(
+                    at=self.stage.now(), client=self.name, topic=log.name, partition=partition,
+                    asked=self.answer_asked_at, log_start=row.low_watermark, source=self.answered_by,
+                )
+            )  # fmt: skip
             if row.low_watermark < before:
                 self.stage.violated(
                     f"{log.name}-{partition}: start {row.low_watermark} after asking {before}"

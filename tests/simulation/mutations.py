@@ -2152,6 +2152,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a window misses a swap", [(window_module, "follow", _misses_swaps)], {**COMPACTS, **MANY_READERS}
     ),
     Mutation(
+        "an agent serves records from its windows that were deleted through it",
+        [(Windows, "note_deleted", does_nothing)],
+        {**MANY_READERS, "misfortunes": at(*8 * ["records are deleted"])},
+    ),
+    Mutation(
         "an agent keeps its windows when another committer takes over", [(Windows, "_check", does_nothing)],
         {**MANY_READERS, "misfortunes": at(*3 * ["the committer crashes"])},
     ),
