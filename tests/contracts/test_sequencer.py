@@ -1034,9 +1034,7 @@ def test_a_change_that_is_repeated_gets_its_first_answer_and_changes_nothing(fac
 
 def test_the_next_committer_knows_the_answers_to_repeats(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
-        store = bench.opened.store
-        if store is None:
-            pytest.skip("a second committer needs the same rows")
+        store = bench.store
         create = CreateTopic("u", 2, {}, request_id=UUID(int=1))
         store.fail_next_write("after")
         with pytest.raises(SequencerUnavailable):
@@ -1341,9 +1339,7 @@ def test_limits_are_named_when_they_are_reached(factory: Factory) -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_failed_write_shows_nothing_and_can_be_retried(factory: Factory, when: str) -> None:
     async def scenario(bench: Bench) -> None:
-        store = bench.opened.store
-        if store is None:
-            pytest.skip("this store's writes cannot be made to fail")
+        store = bench.store
         await bench.commit(batch(1))
         request = bench.request(batch(2))
         store.fail_next_write("before" if when == "before" else "after")
@@ -1357,9 +1353,7 @@ def test_a_failed_write_shows_nothing_and_can_be_retried(factory: Factory, when:
 
 def test_an_early_commit_outlives_a_failed_write_and_is_applied_once(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
-        store = bench.opened.store
-        if store is None:
-            pytest.skip("this store's writes cannot be made to fail")
+        store = bench.store
         first, second = bench.request(batch(1)), bench.request(batch(2))
         early = asyncio.create_task(bench.sequencer.commit(second))
         await settle()
@@ -1377,9 +1371,7 @@ def test_an_early_commit_outlives_a_failed_write_and_is_applied_once(factory: Fa
 
 def test_readers_do_not_reload_while_a_write_runs(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
-        store = bench.opened.store
-        if store is None:
-            pytest.skip("this store's writes cannot be held")
+        store = bench.store
         for _ in range(3):
             store.hold_writes()
             writing = asyncio.create_task(bench.commit(batch(1)))
@@ -1394,9 +1386,7 @@ def test_readers_do_not_reload_while_a_write_runs(factory: Factory) -> None:
 
 def test_nothing_is_visible_before_it_is_durable_and_what_waits_is_one_transaction(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
-        store = bench.opened.store
-        if store is None:
-            pytest.skip("this store's writes cannot be held")
+        store = bench.store
         start = await bench.find_number()
         store.hold_writes()
         first = asyncio.create_task(bench.commit(batch(2)))
@@ -1418,9 +1408,7 @@ def test_nothing_is_visible_before_it_is_durable_and_what_waits_is_one_transacti
 
 def test_another_committer_takes_over_with_all_that_was_answered(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
-        store = bench.opened.store
-        if store is None:
-            pytest.skip("a second committer needs the same rows")
+        store = bench.store
         request = bench.request(batch(2, producer=5, sequence=0))
         answer = await bench.sequencer.commit(request)
         second = Committer(store, bench.opened.clock, SeededEntropy(2), SETTINGS)

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
+import pytest
+
 from sequencer.api.agents import AgentInfo, AgentLease
 from sequencer.api.commits import (
     BatchError,
@@ -32,6 +34,7 @@ from sequencer.api.reads import (
 from sequencer.api.topics import CreateTopic, Topic
 from sequencer.settings import SequencerSettings
 from tailrace.batches.mixed_object import BatchCoordinates
+from tests.support.hooked_rows import HookedRowStore
 from tests.support.sequencers import Factory, Opened
 
 SETTINGS = SequencerSettings(
@@ -68,6 +71,14 @@ class Bench:
     @property
     def sequencer(self) -> Sequencer:
         return self.opened.sequencer
+
+    @property
+    def store(self) -> HookedRowStore:
+        """The rows, whose writes a test can hold or fail, and which a second committer can use. Skips the test if this
+        kind of sequencer has others."""
+        if self.opened.store is None:
+            pytest.skip("the rows of this sequencer are not in memory")
+        return self.opened.store
 
     async def prepare(self) -> None:
         self.agent = await self.sequencer.register_agent(info("a"))
