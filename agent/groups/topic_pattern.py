@@ -2,7 +2,7 @@
 
 An expression of a tenant's client is stored with the tenant's prefix. It matches only topics of the tenant, by the
 names that its clients use: `~acme~^ord.*` finds `acme~orders`. No topic's name begins with the mark, so no other
-expression is mistaken for such a one.
+expression is mistaken for one of a tenant.
 """
 
 from __future__ import annotations

@@ -456,8 +456,8 @@ class Checkpointer:
             self._refuse(
                 DatabaseIsOlder(
                     f"the bucket has a checkpoint of commit {head.commit_number}, committer epoch {head.epoch}; this"
-                    f" database is at {commit_number}, epoch {chain.epoch}: it has lost what came between (an older"
-                    " copy, a standby that lagged). Rebuild an empty database with `tailrace recover`"
+                    f" database is at {commit_number}, epoch {chain.epoch}: it has lost the commits in between"
+                    " (an older copy, a standby that lagged). Rebuild an empty database with `tailrace recover`"
                 )
             )
 

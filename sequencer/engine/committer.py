@@ -368,7 +368,7 @@ class Committer(SequencerMethods):
         known, loaded_number = self.commit_number, loaded.counter(COMMIT_NUMBER)
         if loaded_number < known:
             self._lost = IncarnationChanged(
-                f"the database is at commit {loaded_number}, and was at {known}: it has lost what came between (a"
+                f"the database is at commit {loaded_number}, and was at {known}: it has lost the commits in between (a"
                 " standby that lagged, an older copy). Bring the newer one back, or rebuild an empty one with"
                 " `tailrace recover`"
             )

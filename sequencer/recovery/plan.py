@@ -685,7 +685,7 @@ class _Planner:
             )
         if not report.is_exact:
             report.lost.append(
-                "group offsets, deletions, configs and swaps of after the checkpoint: groups go on where it has them"
+                "group offsets, deletions, configs and swaps after the checkpoint: groups continue at its offsets"
             )
         if self._rows.all(TransactionRow):
             report.notes.append(

@@ -45,7 +45,7 @@ def migrate(connection: sa.Connection, *, allowed: bool) -> None:
         return
     if current is not None and current < min(known):
         raise SchemaMismatch(
-            f"the database has schema {current}, of before the first release: this program upgrades databases from"
+            f"the database has schema {current}, from before the first release: this program upgrades databases from"
             f" schema {min(known)} on. Start the tailrace of commit {_LAST_WITH_OLDER_MIGRATIONS} once, which upgrades"
             " it to 0020; or fill an empty database from the bucket with `tailrace recover`"
         )

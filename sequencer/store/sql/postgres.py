@@ -272,7 +272,7 @@ class PostgresDatabase:
         row = changes.by_kind.get(CounterRow, {}).get((COMMIT_NUMBER,))
         if isinstance(row, CounterRow) and number is not None and number < row.value - 1:
             raise SequencerUnavailable(
-                f"{self._name}: at commit {number}, while {row.value} is written: it has lost what came between"
+                f"{self._name}: at commit {number}, while {row.value} is written: it has lost the commits in between"
             )
 
     async def stop(self) -> None:

@@ -594,7 +594,7 @@ def test_a_database_that_went_back_while_its_committer_lives_is_left_at_once() -
         world.rows.fail_next_write("before")
         with pytest.raises(SequencerUnavailable):
             await world.commit(topic)
-        with pytest.raises(IncarnationChanged, match="lost what came between"):
+        with pytest.raises(IncarnationChanged, match="lost the commits in between"):
             await world.commit(topic)
         assert world.sequencer.lost is not None
 

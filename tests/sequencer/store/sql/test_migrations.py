@@ -109,7 +109,7 @@ def test_a_database_of_before_the_first_release_is_refused_and_left_alone(url: s
     with engine(url).begin() as connection:
         connection.execute(sa.text("create table alembic_version (version_num varchar(32) not null)"))
         connection.execute(sa.text(f"insert into alembic_version values ('{revision}')"))
-    advice = r"of before the first release.*tailrace of commit [0-9a-f]{12} once.*tailrace recover"
+    advice = r"from before the first release.*tailrace of commit [0-9a-f]{12} once.*tailrace recover"
     for auto_migrate in (True, False):
         with pytest.raises(SchemaMismatch, match=f"schema {revision}, {advice}"):
             open_and_close(url, auto_migrate=auto_migrate)
