@@ -225,6 +225,37 @@ class UnreadPartitions:
         return self.is_assigned and not self._ends
 
 
+class _Patience:
+    """After PATIENCE_SECONDS, gives up on assigned partitions that bring nothing, or says that a group assigns none."""
+
+    def __init__(self, unread: UnreadPartitions, *, gives_up: bool) -> None:
+        self._unread = unread
+        self._gives_up = gives_up
+        self._clock = SystemClock()
+        self._began = self._progress = self._clock.monotonic()
+        self._has_said = False
+
+    def check(self, *, has_progress: bool) -> None:
+        """Call it after each poll. Raises CommandFailed."""
+        now = self._clock.monotonic()
+        if not self._unread.is_assigned:
+            self._progress = now
+            if not self._has_said and now - self._began > PATIENCE_SECONDS:
+                self._has_said = True
+                print(
+                    f"the group has assigned no partitions for {PATIENCE_SECONDS:g} s. It may wait for members that are"
+                    " gone; an agent's log may say why",
+                    file=sys.stderr,
+                )
+        elif has_progress:
+            self._progress = now
+        elif self._gives_up and now - self._progress > PATIENCE_SECONDS:
+            raise CommandFailed(
+                f"no records of {self._unread.named()} came for {PATIENCE_SECONDS:g} s; the agent's log says why. If a "
+                "stored object is missing, `tailrace audit` names it"
+            )
+
+
 def _polled(
     consumer: Any, unread: UnreadPartitions, watch: BrokerWatch, *, follow: bool
 ) -> Iterator[tuple[list[Any], dict[tuple[str, int], int]]]:
@@ -237,8 +268,7 @@ def _polled(
     """
     from confluent_kafka import KafkaError, KafkaException
 
-    clock = SystemClock()
-    progress_at = clock.monotonic()
+    patience = _Patience(unread, gives_up=not follow)
     while follow or not unread.is_done:
         messages: list[Any] = []
         ends: dict[tuple[str, int], int] = {}
@@ -260,13 +290,7 @@ def _polled(
                 raise KafkaException(error)
         if watch.is_down and not unread.is_assigned:
             raise watch.failure()
-        if messages or ends or not unread.is_assigned:
-            progress_at = clock.monotonic()
-        elif not follow and clock.monotonic() - progress_at > PATIENCE_SECONDS:
-            raise CommandFailed(
-                f"no records of {unread.named()} came for {PATIENCE_SECONDS:g} s; the agent's log says why. If a "
-                "stored object is missing, `tailrace audit` names it"
-            )
+        patience.check(has_progress=bool(messages or ends))
         yield messages, ends
 
 

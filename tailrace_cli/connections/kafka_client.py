@@ -193,9 +193,12 @@ class KafkaClient:
                 f"{self._bootstrap} did not answer {api.name} within {PATIENCE_SECONDS:g} s; look at its log"
             ) from None
         except (OSError, asyncio.IncompleteReadError) as error:
+            closed = f"{self._bootstrap} closed the connection instead of answering {api.name}"
+            if self._versions:  # it has answered before, as a broker does
+                raise CommandFailed(f"{closed}; look at its log") from error
             raise CommandFailed(
-                f"{self._bootstrap} closed the connection instead of answering {api.name}; is it an address for Kafka "
-                "clients (`listen`), and with TLS if security.protocol in TAILRACE_CLIENT says so? Look at its log"
+                f"{closed}; is it an address for Kafka clients (`listen`), and with TLS if security.protocol in "
+                "TAILRACE_CLIENT says so? Look at its log"
             ) from error
         except MalformedRequest as error:
             raise CommandFailed(f"{self._bootstrap} did not answer as a Kafka broker: {error}") from error

@@ -7,7 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from tailrace_cli.connections.broker import CLIENT_ID, HTTP_AS_SIZE, check_utf8, no_broker, speaks_http
+from tailrace_cli.connections.broker import (
+    CLIENT_ID,
+    HTTP_AS_SIZE,
+    PATIENCE_SECONDS,
+    check_utf8,
+    no_broker,
+    speaks_http,
+)
 from tailrace_cli.connections.connecting import listed_pairs
 from tailrace_cli.connections.login import bootstrap_of, client_properties
 from tailrace_cli.errors import CommandFailed, WrongUsage
@@ -53,6 +60,10 @@ class BrokerWatch:
         if self._has_refused_login:
             return CommandFailed(
                 f"the login failed: {self._last}; check the user and password in TAILRACE_CLIENT"
+            )
+        if not self.is_down:
+            return CommandFailed(
+                f"{self.bootstrap} did not answer within {PATIENCE_SECONDS:g} s; look at its log"
             )
         return no_broker(self.bootstrap, self._last)
 

@@ -30,7 +30,11 @@ def test_a_partition_that_can_not_be_read_ends_the_command(monkeypatch: pytest.M
             pass
 
 
-def test_a_group_without_partitions_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consume, "PATIENCE_SECONDS", 0.0)
+def test_a_group_without_partitions_yet_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(consume, "PATIENCE_SECONDS", -1.0)
     polled = consume._polled(SilentConsumer(), UnreadPartitions(), BrokerWatch("127.0.0.1:1"), follow=False)
     assert [next(polled) for _ in range(3)] == [([], {})] * 3
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "the group has assigned no partitions" in said
