@@ -48,7 +48,7 @@ from agent.quotas.precedence import book_of
 from agent.quotas.quotas import Quotas
 from agent.security.access import Access
 from agent.security.admission import Admission
-from agent.security.audit_log import Audit
+from agent.security.audit_log import AuditLog
 from agent.security.connection_limits import ConnectionLimits
 from agent.security.delegation_tokens import TokenLogins
 from agent.security.guarded_handlers import GUARDED, GUARDED_AT_ONCE
@@ -449,7 +449,7 @@ class Agent:
             if clients.token_secret
             else None,
             limits=ConnectionLimits(settings, self._clock.monotonic),
-            audit=Audit(self.telemetry, self._clock),
+            audit=AuditLog(self.telemetry, self._clock),
         )
         acls = CurrentAcls(self.catalog, settings.super_users) if clients.is_authenticating else None
         admission = Admission(acls, logins.audit, clients.tenants)

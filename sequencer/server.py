@@ -35,7 +35,7 @@ from sequencer.reading.journal import JournalGap
 from sequencer.rpc_handler import RpcHandler
 from sequencer.rules.topics import ValidateConfig, accept_any_config
 from sequencer.settings import SequencerSettings
-from sequencer.store.row_store import Identity, RowStore
+from sequencer.store.row_store import DatabaseIdentity, RowStore
 from sequencer.store.state import HotState
 from tailrace.background_tasks import log_and_continue
 from tailrace.buffers import Buffer
@@ -321,7 +321,7 @@ class SequencerServer:
         self._note_committer(found)
         return True
 
-    def _learn(self, identity: Identity) -> None:
+    def _learn(self, identity: DatabaseIdentity) -> None:
         """Raise IncarnationChanged or HelloRefused if this server knew another database, which is lost."""
         self._known.learn(ClusterIdentity(identity.cluster_id, identity.incarnation))
 

@@ -80,7 +80,7 @@ async def in_turns(steps: Steps[T], turns: Turns) -> T:
         return result
 
 
-class Starts:
+class PacedStarts:
     """Lets concurrent tasks start one after another, each after the earlier tasks' work has had its turns.
 
     Otherwise the first steps of all tasks run in one turn of the loop, however small each step is.

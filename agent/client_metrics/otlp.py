@@ -32,7 +32,7 @@ class BadMetrics(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class DataPoint:
     """The latest value of one metric with these attributes (`topic=t,partition=0`)."""
 
     name: str
@@ -40,9 +40,9 @@ class Point:
     value: float
 
 
-def read_points(data: memoryview) -> list[Point]:
+def read_points(data: memoryview) -> list[DataPoint]:
     """Return the gauges and sums, and the counts and sums of histograms. Raises BadMetrics."""
-    points: list[Point] = []
+    points: list[DataPoint] = []
     for resource in _messages(data, _RESOURCE_METRICS):
         for scope in _messages(resource, _SCOPE_METRICS):
             for metric in _messages(scope, _METRICS):
@@ -53,7 +53,7 @@ def read_points(data: memoryview) -> list[Point]:
     return points
 
 
-def _points(metric: memoryview) -> Iterator[Point]:
+def _points(metric: memoryview) -> Iterator[DataPoint]:
     name = ""
     for number, kind, value in _fields(metric):
         if kind != _BYTES:
@@ -62,15 +62,15 @@ def _points(metric: memoryview) -> Iterator[Point]:
             name = _text(value)
         elif number in (_GAUGE, _SUM):
             for point in _messages(value, _POINTS):
-                yield Point(name, _attributes(point, _ATTRIBUTES), _number(point))
+                yield DataPoint(name, _attributes(point, _ATTRIBUTES), _number(point))
         elif number == _HISTOGRAM:
             for point in _messages(value, _POINTS):
                 attributes = _attributes(point, _HISTOGRAM_ATTRIBUTES)
                 for field, kind_of_field, given in _fields(point):
                     if kind_of_field == _FIXED64 and field == _COUNT:
-                        yield Point(f"{name}.count", attributes, float(struct.unpack("<Q", given)[0]))
+                        yield DataPoint(f"{name}.count", attributes, float(struct.unpack("<Q", given)[0]))
                     elif kind_of_field == _FIXED64 and field == _SUM_OF_ALL:
-                        yield Point(f"{name}.sum", attributes, struct.unpack("<d", given)[0])
+                        yield DataPoint(f"{name}.sum", attributes, struct.unpack("<d", given)[0])
 
 
 def _number(point: memoryview) -> float:

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from agent.client_metrics.otlp import Point
+from agent.client_metrics.otlp import DataPoint
 
 MAX_CLIENTS = 1_000
 MAX_SERIES_OF_CLIENT = 200
@@ -27,7 +27,7 @@ class _Client:
     software: str
     pushed_at: float
     until: float
-    points: Sequence[Point]
+    points: Sequence[DataPoint]
 
 
 class PushedMetrics(Collector):
@@ -48,7 +48,7 @@ class PushedMetrics(Collector):
     def take(
         self,
         client: UUID,
-        points: Sequence[Point],
+        points: Sequence[DataPoint],
         *,
         client_id: str,
         software: str,

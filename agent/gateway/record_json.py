@@ -28,7 +28,7 @@ record with twice as many either."""
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-class Data(msgspec.Struct):
+class RecordData(msgspec.Struct):
     """A key or a value. `type` is checked by hand, so that the error message can say what to do."""
 
     type: str | None = None
@@ -47,12 +47,12 @@ class RecordToProduce(msgspec.Struct):
 
     partition_id: int | None = None
     headers: list[JsonHeader] = []
-    key: Data | None = None
-    value: Data | None = None
+    key: RecordData | None = None
+    value: RecordData | None = None
     timestamp: datetime | None = None
 
 
-class Size(msgspec.Struct):
+class StoredSize(msgspec.Struct):
     """The size of a stored key or value, in bytes."""
 
     type: str
@@ -68,8 +68,8 @@ class Produced(msgspec.Struct):
     partition_id: int
     offset: int
     timestamp: str | None
-    key: Size | None
-    value: Size | None
+    key: StoredSize | None
+    value: StoredSize | None
 
 
 class RecordRead(msgspec.Struct):
@@ -81,8 +81,8 @@ class RecordRead(msgspec.Struct):
     offset: int
     timestamp: str | None
     headers: list[JsonHeader]
-    key: Data | None
-    value: Data | None
+    key: RecordData | None
+    value: RecordData | None
 
 
 _DECODER = msgspec.json.Decoder(RecordToProduce)
@@ -123,12 +123,12 @@ def time_text(ms: int) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def size_of(given: Data | None, stored: bytes | None) -> Size | None:
+def size_of(given: RecordData | None, stored: bytes | None) -> StoredSize | None:
     """Return the report's entry for a key or value."""
-    return None if given is None or stored is None else Size(given.type or "", len(stored))
+    return None if given is None or stored is None else StoredSize(given.type or "", len(stored))
 
 
-def _bytes_of(given: Data | None, what: str) -> bytes | None:
+def _bytes_of(given: RecordData | None, what: str) -> bytes | None:
     if given is None or bytes(given.data) == _NULL:
         return None
     if given.type == "JSON":
@@ -170,7 +170,7 @@ def record_read(
     )
 
 
-def _data(stored: bytes | None, wanted: Format) -> Data | None:
+def _data(stored: bytes | None, wanted: Format) -> RecordData | None:
     if stored is None:
         return None
     if wanted != "BINARY":
@@ -178,10 +178,10 @@ def _data(stored: bytes | None, wanted: Format) -> Data | None:
             text = stored.decode()
             raw = msgspec.json.encode(text) if wanted == "STRING" else msgspec.json.format(stored, indent=-1)
             if raw != b"null":
-                return Data(wanted, msgspec.Raw(raw))
+                return RecordData(wanted, msgspec.Raw(raw))
         except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
             pass
-    return Data("BINARY", msgspec.Raw(msgspec.json.encode(_base64(stored))))
+    return RecordData("BINARY", msgspec.Raw(msgspec.json.encode(_base64(stored))))
 
 
 def _base64(stored: bytes | None) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from agent.client_metrics.otlp import BadMetrics, Point, read_points
+from agent.client_metrics.otlp import BadMetrics, DataPoint, read_points
 from agent.client_metrics.subscriptions import ClientSubscription, subscription_of
 from agent.services import RequestContext, Services
 from tailrace.batches.compression import CannotUnpack, decompress
@@ -62,7 +62,7 @@ async def push(
 
 async def _read(
     services: Services, context: RequestContext, request: PushTelemetryRequest
-) -> tuple[ErrorCode, list[Point]]:
+) -> tuple[ErrorCode, list[DataPoint]]:
     wanted = _wanted(services, context, request)
     shown, now = services.telemetry.client_metrics, services.clock.monotonic()
     if request.client_instance_id == NIL_TOPIC_ID:
@@ -83,7 +83,7 @@ async def _read(
     return ErrorCode.NONE, points
 
 
-def _unpacked(request: PushTelemetryRequest) -> list[Point]:
+def _unpacked(request: PushTelemetryRequest) -> list[DataPoint]:
     codec = Compression(request.compression_type)
     return read_points(memoryview(decompress(codec, bytes(request.metrics), max_bytes=MAX_UNPACKED_BYTES)))
 

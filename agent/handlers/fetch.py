@@ -47,7 +47,7 @@ from tailrace.kafka.messages.fetch import (
     PartitionData,
 )
 from tailrace.object_store.api import ObjectMissing
-from tailrace.turns import Starts, Turns, in_parts, in_turns
+from tailrace.turns import PacedStarts, Turns, in_parts, in_turns
 
 log = structlog.get_logger("agent.fetch")
 
@@ -442,7 +442,7 @@ async def _read(
         await turns.did(1 + views + len(found.runs) // RUNS_AS_A_VIEW)
     if not waiting:
         return True
-    starts = Starts(FRAMED_AT_ONCE)
+    starts = PacedStarts(FRAMED_AT_ONCE)
     outcomes = await asyncio.gather(
         *(_read_partition(services, partition, request, starts) for partition, request in waiting),
         return_exceptions=True,
@@ -472,7 +472,7 @@ def _refuse(services: Services, partition: PartitionFetch, error: BaseException)
 
 
 async def _read_partition(
-    services: Services, partition: PartitionFetch, request: ReadRequest, starts: Starts
+    services: Services, partition: PartitionFetch, request: ReadRequest, starts: PacedStarts
 ) -> None:
     assert partition.found is not None, "only what was found is read"
     runs = partition.found.runs

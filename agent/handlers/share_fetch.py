@@ -89,7 +89,7 @@ _CODES_OF_READS = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITI
 KAFKA_STORAGE_ERROR."""
 
 
-class Refused(Exception):
+class ShareRequestRefused(Exception):
     """The whole request is refused with a code."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
@@ -143,7 +143,7 @@ async def fetch(
         parts = await _parts(services, context, request, member.session)
         await _begin_by_time(services, context, member, parts)
         grant = await _serve(services, request, member, parts)
-    except Refused as refused:
+    except ShareRequestRefused as refused:
         if refused.code is ErrorCode.SHARE_SESSION_LIMIT_REACHED:
             await services.clock.sleep(_wait_s(request))  # the client retries as soon as it gets the answer
         return ShareFetchResponse(error_code=refused.code, error_message=str(refused))
@@ -156,7 +156,7 @@ async def fetch(
 
 def _check_names(request: ShareFetchRequest | ShareAcknowledgeRequest) -> None:
     if not is_name(request.group_id or "") or not is_name(request.member_id or ""):
-        raise Refused(ErrorCode.INVALID_REQUEST, "GroupId or MemberId is missing or too long")
+        raise ShareRequestRefused(ErrorCode.INVALID_REQUEST, "GroupId or MemberId is missing or too long")
 
 
 def _member_of(
@@ -165,7 +165,7 @@ def _member_of(
     session: ShareSession | ErrorCode,
 ) -> _Member:
     if isinstance(session, ErrorCode):
-        raise Refused(session)
+        raise ShareRequestRefused(session)
     group_id, member_id = request.group_id or "", request.member_id or ""
     return _Member(
         group_id,
@@ -182,9 +182,11 @@ def _check_fetch(request: ShareFetchRequest) -> None:
     )
     sizes = (request.max_wait_ms, request.min_bytes, request.max_bytes, request.max_records)
     if request.share_session_epoch == INITIAL_EPOCH and has_acknowledged:
-        raise Refused(ErrorCode.INVALID_REQUEST, "the first request of a session must not acknowledge")
+        raise ShareRequestRefused(
+            ErrorCode.INVALID_REQUEST, "the first request of a session must not acknowledge"
+        )
     if request.is_renew_ack and any(size > 0 for size in sizes):
-        raise Refused(ErrorCode.INVALID_REQUEST, "a request with renewals must not fetch")
+        raise ShareRequestRefused(ErrorCode.INVALID_REQUEST, "a request with renewals must not fetch")
 
 
 def _session_of(
@@ -599,7 +601,7 @@ async def acknowledge(
     try:
         _check_names(request)
         if request.share_session_epoch == INITIAL_EPOCH:
-            raise Refused(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "ShareFetch opens sessions")
+            raise ShareRequestRefused(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "ShareFetch opens sessions")
         key = request.group_id or "", request.member_id or ""
         member = _member_of(services, request, services.share_sessions.turn(key, request.share_session_epoch))
         named = _named(request)
@@ -609,7 +611,7 @@ async def acknowledge(
             _take_acknowledged(parts[partition], batches, may_renew=request.is_renew_ack)
         able = [part for part in parts.values() if not part.is_failed and _has_work(part, member)]
         await _ask(services, ShareFetchRequest(), member, able, is_first=True)
-    except Refused as refused:
+    except ShareRequestRefused as refused:
         return ShareAcknowledgeResponse(error_code=refused.code, error_message=str(refused))
     except EXPECTED as error:
         return ShareAcknowledgeResponse(error_code=code_of(error), error_message=str(error))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agent.security.audit_log import Audit
+from agent.security.audit_log import AuditLog
 from agent.security.authorize import AclIndex
 from tailrace.security.acls import OPERATIONS, Operation, ResourceType
 from tailrace.tenants import Tenant
@@ -28,7 +28,7 @@ class Access:
     host: str = "?"
     principal: str = ANONYMOUS
     acls: Callable[[], AclIndex] | None = None
-    audit: Audit | None = None
+    audit: AuditLog | None = None
     password_user: str | None = None
     tenant: Tenant | None = None
     by_token: bool = False

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Protocol
 
 from agent.security.access import Access
-from agent.security.audit_log import Audit
+from agent.security.audit_log import AuditLog
 from agent.security.authorize import AclIndex
 from agent.security.tenant_placement import TenantRules
 from tailrace.tenants import Tenant
@@ -26,7 +26,7 @@ class Admission:
     """What all listeners of an agent share. `acls`: None if the agent checks none."""
 
     acls: Acls | None
-    audit: Audit
+    audit: AuditLog
     tenants: TenantRules
 
     def access(

@@ -19,7 +19,7 @@ MAX_LINES_PER_SECOND = 20
 log = structlog.get_logger(AUDIT_LOGGER)
 
 
-class Audit:
+class AuditLog:
     """The audit log of one agent."""
 
     def __init__(self, telemetry: AgentTelemetry, clock: Clock) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from agent.catalog import Catalog
 from agent.connection import Dispatch
 from agent.security.admission import Admission
-from agent.security.audit_log import Audit
+from agent.security.audit_log import AuditLog
 from agent.security.authorize import AclIndex
 from agent.security.connection_limits import ConnectionLimits
 from agent.security.delegation_tokens import TokenLogins
@@ -102,7 +102,7 @@ class Logins:
     tokens: TokenCheck | None
     delegation_tokens: TokenLogins | None
     limits: ConnectionLimits
-    audit: Audit
+    audit: AuditLog
 
     def mechanisms(self, settings: SecuritySettings, prefix: str) -> dict[str, Callable[[], Exchange]]:
         """Return the exchange factory of each enabled mechanism. `prefix`: of the stored names of a tenant's users."""

@@ -21,7 +21,7 @@ import structlog
 from agent.connection import Dispatch, FastPath, KafkaConnection, Reply
 from agent.security.access import ANONYMOUS_USER, ANYBODY, Access
 from agent.security.admission import Admission
-from agent.security.audit_log import Audit
+from agent.security.audit_log import AuditLog
 from agent.security.connection_limits import ConnectionLimits, PendingLogins
 from agent.security.listeners import Listener, PrincipalRule, map_principal
 from agent.security.sasl import Exchange, Login, LoginFailed
@@ -73,7 +73,7 @@ class ListenerContext:
     settings: SecuritySettings
     max_request_bytes: int
     clock: Clock
-    audit: Audit
+    audit: AuditLog
     limits: ConnectionLimits
     rules: tuple[PrincipalRule, ...] = ()
     distinguished_name: DistinguishedName | None = None

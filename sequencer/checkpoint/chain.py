@@ -26,7 +26,7 @@ from typing import Final
 from sequencer.api.errors import SequencerError, SequencerUnavailable
 from sequencer.checkpoint import format as checkpoint
 from sequencer.checkpoint.format import Head, HeadId, Part, Table
-from sequencer.store.row_store import Identity
+from sequencer.store.row_store import DatabaseIdentity
 from sequencer.store.rows import AgentRow, Changes, LeaseRow, PartitionRow, Row, SessionRow, TopicRow
 from sequencer.store.state import COMMIT_NUMBER, HotState, Key
 from tailrace.turns import Steps
@@ -89,7 +89,7 @@ class ChainState:
     """
 
     def __init__(
-        self, identity: Identity, epoch: int, state: HotState, phase: Phase, next_number: int
+        self, identity: DatabaseIdentity, epoch: int, state: HotState, phase: Phase, next_number: int
     ) -> None:
         self.identity: Final = identity
         self.epoch: Final = epoch
@@ -108,12 +108,12 @@ class ChainState:
     @classmethod
     def unknown(cls) -> ChainState:
         """Return the chain of no database."""
-        identity = Identity(cluster_id="", incarnation=0)
+        identity = DatabaseIdentity(cluster_id="", incarnation=0)
         return cls(identity, -1, HotState({}), phase=Phase.NEW, next_number=0)
 
     # --- transitions
 
-    def successor(self, identity: Identity, epoch: int, state: HotState) -> ChainState:
+    def successor(self, identity: DatabaseIdentity, epoch: int, state: HotState) -> ChainState:
         """Return the chain that follows when this state was loaded under this epoch."""
         is_same_term = (identity, epoch) == (self.identity, self.epoch)
         number = self.next_number if is_same_term else 0

@@ -28,7 +28,7 @@ from sequencer.checkpoint import format as checkpoint
 from sequencer.checkpoint.chain import ChainState, Export, Phase
 from sequencer.checkpoint.format import ClusterFile, Head, HeadId, InvalidCheckpoint, Part, Table
 from sequencer.checkpoint.snapshot import PartWriter, has_many_hot_rows, write_cold_rows, write_hot_rows
-from sequencer.store.row_store import Identity, RowStore
+from sequencer.store.row_store import DatabaseIdentity, RowStore
 from sequencer.store.rows import Changes, Row
 from sequencer.store.state import COMMIT_NUMBER, HotState, Key
 from tailrace.clock import Clock, wait_for
@@ -111,7 +111,7 @@ class Checkpointer:
 
     def begin(
         self,
-        identity: Identity,
+        identity: DatabaseIdentity,
         epoch: int,
         state: HotState,
         settle: Callable[[], Awaitable[None]] | None = None,
@@ -435,7 +435,7 @@ class Checkpointer:
         elif found.incarnation > identity.incarnation:
             self._refuse_incarnation(identity, found.incarnation)
 
-    def _refuse_incarnation(self, mine: Identity, theirs: int) -> NoReturn:
+    def _refuse_incarnation(self, mine: DatabaseIdentity, theirs: int) -> NoReturn:
         self._refuse(
             IncarnationChanged(
                 f"the bucket belongs to incarnation {theirs} of cluster {mine.cluster_id}, this database is"
@@ -503,7 +503,7 @@ async def read_cluster_file(store: ObjectStore, cluster_id: str) -> ClusterFile 
         raise InvalidCheckpoint(f"{checkpoint.cluster_key(cluster_id)}: {error}") from error
 
 
-async def write_cluster_file(store: ObjectStore, identity: Identity) -> None:
+async def write_cluster_file(store: ObjectStore, identity: DatabaseIdentity) -> None:
     """Write which cluster and incarnation the bucket belongs to."""
     key = checkpoint.cluster_key(identity.cluster_id)
     check_key(key)

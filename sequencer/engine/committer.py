@@ -34,7 +34,7 @@ from sequencer.reading.journal import NUMBER, Journal
 from sequencer.reading.view import CommitterView
 from sequencer.rules import leases, topics
 from sequencer.settings import SequencerSettings
-from sequencer.store.row_store import Identity, RowStore
+from sequencer.store.row_store import DatabaseIdentity, RowStore
 from sequencer.store.state import COMMIT_NUMBER, HotState
 from tailrace.background_tasks import log_and_continue
 from tailrace.clock import Clock, Entropy, wait_for
@@ -192,7 +192,7 @@ class Committer(SequencerMethods):
 
     # --- start and stop
 
-    async def start(self, check: Callable[[Identity], None] | None = None) -> None:
+    async def start(self, check: Callable[[DatabaseIdentity], None] | None = None) -> None:
         """Become the committer and load the state. Raises SequencerUnavailable while another process is the committer.
 
         `check` gets the database's identity before the lease is taken; if it raises, the lease is not taken.
@@ -282,7 +282,7 @@ class Committer(SequencerMethods):
         await asyncio.gather(finished, return_exceptions=True)
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> DatabaseIdentity:
         """The identity of the database; known after `start`."""
         return self._view.identity
 

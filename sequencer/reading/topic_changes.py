@@ -13,7 +13,7 @@ from sequencer.api.topics import Metadata, MetadataRequest, Topic
 from sequencer.ring_changes import ring_change
 from sequencer.rules import leases
 from sequencer.rules.topics import topic_value
-from sequencer.store.row_store import Identity
+from sequencer.store.row_store import DatabaseIdentity
 from sequencer.store.rows import AgentRow, Changes, TopicRow
 from sequencer.store.state import (
     CLIENT_CONFIGS_VERSION,
@@ -57,7 +57,7 @@ class TopicChanges:
         while len(self._changed) > MAX_CHANGES:
             self._known_from = self._changed.pop(next(iter(self._changed)))
 
-    def answer(self, request: MetadataRequest, identity: Identity) -> Metadata:
+    def answer(self, request: MetadataRequest, identity: DatabaseIdentity) -> Metadata:
         """Return what the caller does not know yet."""
         version = self._state.counter(METADATA_VERSION)
         topics: list[Topic] | None = None

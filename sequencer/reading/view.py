@@ -20,7 +20,7 @@ from sequencer.rules import leases
 from sequencer.rules.budgets import ClusterBudgets
 from sequencer.settings import SequencerSettings
 from sequencer.store.draft import Draft
-from sequencer.store.row_store import Identity, RowStore
+from sequencer.store.row_store import DatabaseIdentity, RowStore
 from sequencer.store.state import COMMIT_NUMBER, HotState
 from tailrace.clock import Clock
 from tailrace.turns import Turns, in_turns
@@ -42,7 +42,7 @@ class ReadView:
         self,
         reads: RowStore,
         state: HotState,
-        identity: Identity,
+        identity: DatabaseIdentity,
         *,
         recent: RecentRuns,
         catch_up: Callable[[], Awaitable[None]],
@@ -71,7 +71,7 @@ class CommitterView(ReadView):
         checkpointer: Checkpointer | None,
         catch_up: Callable[[], Awaitable[None]],
     ) -> None:
-        unknown = Identity(cluster_id="", incarnation=0)
+        unknown = DatabaseIdentity(cluster_id="", incarnation=0)
         recent = RecentRuns(settings.max_feed_runs)
         super().__init__(reads, HotState({}), unknown, recent=recent, catch_up=catch_up)
         self._clock = clock

@@ -42,7 +42,7 @@ from sequencer.recovery.invariants import (
     partition_name,
 )
 from sequencer.rules.tables import kept_from_ms
-from sequencer.store.row_store import Identity, ObjectRowMissing, RowStore
+from sequencer.store.row_store import DatabaseIdentity, ObjectRowMissing, RowStore
 from sequencer.store.rows import (
     GroupOffsetRow,
     ObjectRow,
@@ -122,7 +122,7 @@ class _Audit:
         self._entropy = entropy
         self._settings = settings
         self._state = HotState({})
-        self._identity = Identity(cluster_id="", incarnation=0)
+        self._identity = DatabaseIdentity(cluster_id="", incarnation=0)
         self._now_ms = 0
         self._findings: list[Finding] = []
         self._notes: list[str] = []

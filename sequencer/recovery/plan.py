@@ -37,7 +37,7 @@ from sequencer.rules.producers import ProducerState, producer_row, resume_at, st
 from sequencer.rules.topics import empty_partition
 from sequencer.store.batch_table import EMPTY_TABLE, NO_OBJECT, encode_markers, encode_table
 from sequencer.store.draft import Draft
-from sequencer.store.row_store import Identity
+from sequencer.store.row_store import DatabaseIdentity
 from sequencer.store.rows import (
     AgentRow,
     CounterRow,
@@ -168,7 +168,7 @@ class _Waiting:
 
 
 def plan_recovery(
-    checkpoints: FoundCheckpoints, objects: FoundObjects, identity: Identity, now_ms: int
+    checkpoints: FoundCheckpoints, objects: FoundObjects, identity: DatabaseIdentity, now_ms: int
 ) -> RecoveryPlan:
     """Return the recovered rows and their report. `identity` is that of the recovered database."""
     assert checkpoints.chain is not None, "a recovery starts from a checkpoint"
@@ -177,7 +177,7 @@ def plan_recovery(
 
 class _Planner:
     def __init__(
-        self, checkpoints: FoundCheckpoints, objects: FoundObjects, identity: Identity, now_ms: int
+        self, checkpoints: FoundCheckpoints, objects: FoundObjects, identity: DatabaseIdentity, now_ms: int
     ) -> None:
         assert checkpoints.chain is not None
         head = checkpoints.chain.last

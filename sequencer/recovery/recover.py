@@ -29,7 +29,7 @@ from sequencer.recovery.bucket_scan import (
 )
 from sequencer.recovery.plan import RecoveryReport, plan_recovery
 from sequencer.settings import SequencerSettings
-from sequencer.store.row_store import Identity, RowStore
+from sequencer.store.row_store import DatabaseIdentity, RowStore
 from sequencer.store.rows import KEYS, Changes
 from sequencer.store.state import (
     HotState,
@@ -135,7 +135,7 @@ async def recover(
         checkpoints, objects, incarnation = await read_bucket(
             store, clock, cluster_id, is_watched=is_watched and rows is not None
         )
-        identity = Identity(cluster_id=cluster_id, incarnation=incarnation)
+        identity = DatabaseIdentity(cluster_id=cluster_id, incarnation=incarnation)
         now_ms = clock.wall_ms() if rows is None else await rows.now_ms()
         plan = plan_recovery(checkpoints, objects, identity, now_ms)
         if rows is None or epoch is None:
@@ -153,7 +153,7 @@ async def recover(
             await rows.release_committer_lease(epoch)
 
 
-async def _fill(rows: RowStore, planned: CheckpointedRows, identity: Identity, epoch: int) -> None:
+async def _fill(rows: RowStore, planned: CheckpointedRows, identity: DatabaseIdentity, epoch: int) -> None:
     await rows.adopt(identity.cluster_id, 0, epoch)
     # Objects come before the runs that name them.
     for kind in KEYS:

@@ -306,7 +306,7 @@ def positions_deleted(request: DeleteOffsets) -> Iterable[PositionKey]:
 
 
 @dataclass(frozen=True, slots=True)
-class Expired:
+class ExpiredGroups:
     """The result of one expiry step: how many of the groups are done, and how many share partitions were deleted."""
 
     groups: int
@@ -347,7 +347,7 @@ def _is_owned(row: GroupRow, owner: AgentRow | None) -> bool:
 
 def expire_groups(
     draft: Draft, group_ids: Sequence[str], settings: SequencerSettings, max_partitions: int
-) -> Steps[Expired]:
+) -> Steps[ExpiredGroups]:
     """Delete what has expired, apart from positions (sequencer.rules.positions): members without a coordinator, the
     share partitions of groups without members, and empty groups.
 
@@ -357,7 +357,7 @@ def expire_groups(
     with_pending: set[str] | None = None
     for done, group_id in enumerate(group_ids):
         if expired >= max_partitions:
-            return Expired(done, expired)
+            return ExpiredGroups(done, expired)
         row = draft.get(GroupRow, group_id)
         if row is None:
             continue
@@ -373,14 +373,14 @@ def expire_groups(
             draft.visible_change()
         expired += len(some)
         if len(some) < len(over):
-            return Expired(done, expired)
+            return ExpiredGroups(done, expired)
         is_empty = len(over) == len(shares) and row.positions == 0
         if is_empty and row.updated_ms <= draft.now_ms - settings.empty_group_ms:
             if with_pending is None:
                 with_pending = draft.groups_with_pending()
             if group_id not in with_pending:
                 draft.delete(GroupRow, group_id)
-    return Expired(len(group_ids), expired)
+    return ExpiredGroups(len(group_ids), expired)
 
 
 def shares_over_ms(row: GroupRow, settings: SequencerSettings) -> int:

@@ -22,7 +22,7 @@ from sequencer.api.groups import GroupOwner, LocateGroup
 from sequencer.api.values import Empty
 from sequencer.settings import SequencerSettings
 from sequencer.store.draft import Draft
-from sequencer.store.row_store import Identity
+from sequencer.store.row_store import DatabaseIdentity
 from sequencer.store.rows import AgentRow, GroupRow, LeaseRow
 from sequencer.store.state import (
     BROKER_ID,
@@ -125,7 +125,7 @@ def silence_ms(settings: SequencerSettings) -> int:
 
 
 def register_agent(
-    draft: Draft, info: AgentInfo, identity: Identity, settings: SequencerSettings, slack_ms: int = 0
+    draft: Draft, info: AgentInfo, identity: DatabaseIdentity, settings: SequencerSettings, slack_ms: int = 0
 ) -> AgentLease:
     """Lease a broker id: the one that this instance had before, or a new one. Fence other agents at the address.
 
@@ -186,7 +186,11 @@ def live_agent(draft: Draft, broker_id: int, epoch: int) -> AgentRow:
 
 
 def renew_agent(
-    draft: Draft, request: RenewAgent, identity: Identity, settings: SequencerSettings, slack_ms: int = 0
+    draft: Draft,
+    request: RenewAgent,
+    identity: DatabaseIdentity,
+    settings: SequencerSettings,
+    slack_ms: int = 0,
 ) -> AgentLease:
     """Extend an agent's lease and store whether it drains. The row is written only if a third of the lease has passed
     or draining begins."""

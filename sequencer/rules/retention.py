@@ -248,7 +248,7 @@ def move_log_starts(draft: Draft, planned: Sequence[DueLogStart], settings: Sequ
 
 
 @dataclass(slots=True)
-class Removed:
+class RemovedRuns:
     """What one step removed, and the partitions that it did not finish."""
 
     runs: int = 0
@@ -258,7 +258,7 @@ class Removed:
 
 async def remove_runs(
     draft: Draft, store: RowStore, partitions: Sequence[tuple[UUID, int]], settings: SequencerSettings
-) -> Removed:
+) -> RemovedRuns:
     """Remove a bounded number of runs that lie below the log start or belong to deleted topics, and as many of the
     aborted ranges there.
 
@@ -266,7 +266,7 @@ async def remove_runs(
     has.
     """
     count = min(REMOVED_FROM_AT_ONCE, settings.removal_step)
-    some, removed = partitions[:count], Removed()
+    some, removed = partitions[:count], RemovedRuns()
     rows = [row for key in some if (row := draft.get(PartitionRow, *key)) is not None]
     if rows:
         each = settings.removal_step // len(rows)

@@ -39,7 +39,7 @@ from sequencer.rules.transactions import Joined, admit, join_partitions, note_st
 from sequencer.settings import SequencerSettings
 from sequencer.store.batch_table import encode_table
 from sequencer.store.draft import AddedRun, Draft
-from sequencer.store.row_store import Identity
+from sequencer.store.row_store import DatabaseIdentity
 from sequencer.store.rows import (
     AgentRow,
     CommitRow,
@@ -81,7 +81,7 @@ def open_session(
     draft: Draft,
     request: OpenSession,
     session_id: UUID,
-    identity: Identity,
+    identity: DatabaseIdentity,
     settings: SequencerSettings,
     slack_ms: int = 0,
 ) -> SessionGrant:
@@ -131,7 +131,9 @@ def _folder_of_holder(draft: Draft, request: OpenSession) -> str:
     return "mixed"
 
 
-def _granted(row: SessionRow, lease_ms: int, identity: Identity, settings: SequencerSettings) -> SessionGrant:
+def _granted(
+    row: SessionRow, lease_ms: int, identity: DatabaseIdentity, settings: SequencerSettings
+) -> SessionGrant:
     return SessionGrant(
         session_id=row.session_id,
         prefix=row.prefix,
@@ -178,7 +180,11 @@ def live_session(draft: Draft, session_id: UUID) -> SessionRow:
 
 
 def renew_session(
-    draft: Draft, request: SessionRef, identity: Identity, settings: SequencerSettings, slack_ms: int = 0
+    draft: Draft,
+    request: SessionRef,
+    identity: DatabaseIdentity,
+    settings: SequencerSettings,
+    slack_ms: int = 0,
 ) -> SessionGrant:
     """Extend a live session's lease. The row is written only if a tenth of the lease has passed."""
     session = live_session(draft, request.session_id)

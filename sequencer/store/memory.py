@@ -14,7 +14,13 @@ from sequencer.api.commits import ObjectKind
 from sequencer.api.errors import LeaseLost, RequestFailed
 from sequencer.api.reads import Run
 from sequencer.store.batch_table import EMPTY_TABLE, join_run
-from sequencer.store.row_store import LONGEST_LEASE_MS, Identity, PartitionBytes, ScannedRuns, StoreStatistics
+from sequencer.store.row_store import (
+    LONGEST_LEASE_MS,
+    DatabaseIdentity,
+    PartitionBytes,
+    ScannedRuns,
+    StoreStatistics,
+)
 from sequencer.store.rows import (
     HOT,
     JOURNALED,
@@ -43,7 +49,7 @@ class MemoryRowStore:
 
     def __init__(self, clock: Clock, cluster_id: str = "memory", incarnation: int = 1) -> None:
         self._clock = clock
-        self._identity = Identity(cluster_id=cluster_id, incarnation=incarnation)
+        self._identity = DatabaseIdentity(cluster_id=cluster_id, incarnation=incarnation)
         self._hot: dict[type[Row], dict[tuple[object, ...], Row]] = {kind: {} for kind in JOURNALED}
         self._objects: dict[UUID, ObjectRow] = {}
         self._runs: dict[tuple[UUID, int], list[RunRow]] = {}
@@ -55,16 +61,16 @@ class MemoryRowStore:
 
     # --- identity and the committer's lease
 
-    async def open(self) -> Identity:
+    async def open(self) -> DatabaseIdentity:
         return self._identity
 
-    async def identity(self) -> Identity:
+    async def identity(self) -> DatabaseIdentity:
         return self._identity
 
     async def adopt(self, cluster_id: str, incarnation: int, committer_epoch: int) -> None:
         if committer_epoch != self._epoch:
             raise LeaseLost(f"committer epoch {committer_epoch}; {self._epoch} has taken over")
-        self._identity = Identity(cluster_id=cluster_id, incarnation=incarnation)
+        self._identity = DatabaseIdentity(cluster_id=cluster_id, incarnation=incarnation)
 
     async def now_ms(self) -> int:
         return self._clock.wall_ms()

@@ -20,7 +20,7 @@ from tailrace.limits import INT64_MAX
 R = TypeVar("R", bound=Row)
 
 
-class Identity(msgspec.Struct, frozen=True):
+class DatabaseIdentity(msgspec.Struct, frozen=True):
     """The identity of a database. A recovery increases `incarnation`."""
 
     cluster_id: str
@@ -78,11 +78,11 @@ class RowStore(Protocol):
         ObjectRowMissing: by a read of runs.
     """
 
-    async def open(self) -> Identity:
+    async def open(self) -> DatabaseIdentity:
         """Connect, migrate if allowed, and return the database's identity (a new one if it is empty)."""
         ...
 
-    async def identity(self) -> Identity:
+    async def identity(self) -> DatabaseIdentity:
         """Return the database's current identity; the database may have been replaced since `open`."""
         ...
 

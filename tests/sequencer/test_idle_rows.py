@@ -29,7 +29,7 @@ from sequencer.rules.time_to_live import forget
 from sequencer.settings import SequencerSettings
 from sequencer.store.draft import Draft
 from sequencer.store.memory import MemoryRowStore
-from sequencer.store.row_store import Identity
+from sequencer.store.row_store import DatabaseIdentity
 from sequencer.store.rows import (
     REFUSED,
     AgentRow,
@@ -51,7 +51,7 @@ from sequencer.store.state import HotState, replace_row
 from tailrace.turns import at_once
 from tests.support.clocks import ManualClock, SeededEntropy
 
-ME = Identity("c", 1)
+ME = DatabaseIdentity("c", 1)
 SETTINGS = SequencerSettings()
 NOW = 1_000_000
 AGENTS, SESSIONS = 500, 5_000

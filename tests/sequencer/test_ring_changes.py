@@ -13,12 +13,12 @@ from sequencer.api.topics import Metadata, MetadataRequest
 from sequencer.reading.topic_changes import MAX_RINGS, TopicChanges
 from sequencer.ring_changes import ring_after, ring_change
 from sequencer.rules.leases import ring_of
-from sequencer.store.row_store import Identity
+from sequencer.store.row_store import DatabaseIdentity
 from sequencer.store.rows import AgentRow, Changes, CounterRow
 from sequencer.store.state import RING_GENERATION, HotState
 from tailrace.rpc import encode_body
 
-ME = Identity("c", 1)
+ME = DatabaseIdentity("c", 1)
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 
 

@@ -25,7 +25,7 @@ from sequencer.methods import METHODS
 from sequencer.observer import NullObserver
 from sequencer.recovery.bucket_scan import read_checkpoints
 from sequencer.server import SequencerServer, ServerSettings
-from sequencer.store.row_store import LONGEST_LEASE_MS, Identity
+from sequencer.store.row_store import LONGEST_LEASE_MS, DatabaseIdentity
 from sequencer.store.rows import Row, TopicRow
 from tailrace.buffers import Buffer
 from tailrace.object_store.memory import MemoryStore
@@ -647,7 +647,7 @@ def test_a_node_whose_database_is_older_than_the_bucket_is_lost_and_says_why() -
     async def use() -> None:
         clock, entropy = ManualClock(), SeededEntropy(9)
         rows, bucket = HookedRowStore(clock, cluster_id="c"), MemoryStore(clock)
-        await write_cluster_file(bucket, Identity("c", 2))
+        await write_cluster_file(bucket, DatabaseIdentity("c", 2))
         reasons: list[str] = []
         node = SequencerServer(
             rows, clock, entropy, object_store=bucket, on_lost=reasons.append,

@@ -9,11 +9,11 @@ import pytest
 from sequencer.api.topics import Metadata, MetadataRequest
 from sequencer.reading import topic_changes
 from sequencer.reading.topic_changes import TopicChanges
-from sequencer.store.row_store import Identity
+from sequencer.store.row_store import DatabaseIdentity
 from sequencer.store.rows import Changes, CounterRow, TopicRow
 from sequencer.store.state import METADATA_VERSION, HotState
 
-ME = Identity("c", 1)
+ME = DatabaseIdentity("c", 1)
 
 
 def row(number: int, partitions: int = 1) -> TopicRow:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-Identity = tuple[int, int]
+DatabaseIdentity = tuple[int, int]
 """A producer's id and epoch."""
 
 
@@ -35,30 +35,30 @@ class AbortWatch:
     """The newest transaction of each producer, and the requests to abort it."""
 
     def __init__(self) -> None:
-        self._open: dict[Identity, Open] = {}
-        self._attempts: dict[Identity, list[Attempt]] = {}
+        self._open: dict[DatabaseIdentity, Open] = {}
+        self._attempts: dict[DatabaseIdentity, list[Attempt]] = {}
 
-    def began(self, producer: Identity, name: str, at: float) -> None:
+    def began(self, producer: DatabaseIdentity, name: str, at: float) -> None:
         """Note that a producer begins a transaction, before it sends any of it."""
         self._open[producer] = Open(name, at)
 
-    def end_asked(self, producer: Identity) -> None:
+    def end_asked(self, producer: DatabaseIdentity) -> None:
         """Note that a producer asks to end its transaction."""
         if producer in self._open:
             self._open[producer].is_end_asked = True
 
-    def asked(self, producer: Identity, at: float) -> Attempt:
+    def asked(self, producer: DatabaseIdentity, at: float) -> Attempt:
         """Note that the operator asks to abort this producer's open transaction."""
         attempt = Attempt(at)
         self._attempts.setdefault(producer, []).append(attempt)
         return attempt
 
-    def may_have_fenced(self, producer: Identity) -> bool:
+    def may_have_fenced(self, producer: DatabaseIdentity) -> bool:
         """Return whether one of these requests may have ended this producer's newest transaction."""
         newest, attempts = self._open.get(producer), self._attempts.get(producer, ())
         return newest is not None and any(each.answered_at >= newest.began_at for each in attempts)
 
-    def surely_aborted(self, producer: Identity, seen_at: float) -> str | None:
+    def surely_aborted(self, producer: DatabaseIdentity, seen_at: float) -> str | None:
         """Return the transaction that an abort has ended, when the abort is answered. It must have been seen open by a
         request sent at `seen_at`, and its producer must not have asked to end it."""
         newest = self._open.get(producer)

@@ -32,7 +32,7 @@ from sequencer.recovery.plan import RecoveryReport
 from sequencer.recovery.recover import RecoveryRefused, recover
 from sequencer.server import SequencerServer, ServerSettings
 from sequencer.settings import SequencerSettings
-from sequencer.store.row_store import Identity, RowStore
+from sequencer.store.row_store import DatabaseIdentity, RowStore
 from sequencer.store.rows import Changes, Row
 from tailrace.clock import Clock, Entropy
 from tailrace.object_store.api import ObjectInfo, ObjectStore, StoreError
@@ -89,7 +89,7 @@ class SimulatedRows:
         self._database = database
         self._clock = clock
         self._luck = entropy
-        self._identity: Identity | None = None
+        self._identity: DatabaseIdentity | None = None
         self.failing = 0.0
         self.unforeseen = 0.0
         """The chance that a call raises an error that no interface declares: a bug in a driver, no memory left."""
@@ -110,7 +110,7 @@ class SimulatedRows:
         self.cut_off: list[SimulatedProcess] = []
         """Processes that can't reach the database, while others can."""
 
-    async def open(self) -> Identity:
+    async def open(self) -> DatabaseIdentity:
         await self._find_a_way()
         if self._identity is None:
             self._identity = await self.inner.open()

@@ -17,7 +17,7 @@ from tailrace.kafka.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
-from tests.simulation.aborts import Identity
+from tests.simulation.aborts import DatabaseIdentity
 from tests.simulation.clients import GONE, Client, Log
 from tests.simulation.network import NoAnswer
 from tests.support.history.events import Ended
@@ -61,7 +61,7 @@ class Operator(Client):
             )
         self._check(log, partition, seen, await self._open(log, partition))
 
-    async def _write_marker(self, log: Log, partition: int, producer: Identity) -> None:
+    async def _write_marker(self, log: Log, partition: int, producer: DatabaseIdentity) -> None:
         """Send WriteTxnMarkers until it is answered."""
         marker = WritableTxnMarker(*producer, topics=[WritableTxnMarkerTopic(log.topic, [partition])])
         while True:

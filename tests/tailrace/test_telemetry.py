@@ -14,7 +14,7 @@ import pytest
 import structlog
 
 from agent.security import audit_log
-from agent.security.audit_log import MAX_LINES_PER_SECOND, Audit
+from agent.security.audit_log import MAX_LINES_PER_SECOND, AuditLog
 from agent.telemetry import AgentTelemetry
 from tailrace.background_tasks import log_and_continue
 from tailrace.telemetry.logs import MAX_KNOWN_EVENTS, RepeatGate, cause_of, configure_logging, name_process
@@ -152,7 +152,7 @@ def test_the_audit_log_has_every_refusal_up_to_its_own_bound(
     monkeypatch.setattr(
         audit_log.log, "bind", audit_log.log.bind
     )  # its first line binds it to what is configured here
-    doors = Audit(AgentTelemetry(), written.clock)
+    doors = AuditLog(AgentTelemetry(), written.clock)
 
     def refuse(number: int) -> None:
         doors.refused(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from tailrace.turns import Starts
+from tailrace.turns import PacedStarts
 
 
 def test_tasks_side_by_side_begin_once_the_work_before_them_has_had_its_turns() -> None:
     async def scenario() -> list[int]:
-        starts, began, passes = Starts(100), dict[int, int](), 0
+        starts, began, passes = PacedStarts(100), dict[int, int](), 0
 
         async def task(number: int, work: int) -> None:
             await starts.begin(work)

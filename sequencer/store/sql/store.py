@@ -14,7 +14,13 @@ from sqlalchemy import URL
 
 from sequencer.api.errors import LeaseLost, SequencerUnavailable
 from sequencer.api.reads import Run
-from sequencer.store.row_store import LONGEST_LEASE_MS, Identity, PartitionBytes, ScannedRuns, StoreStatistics
+from sequencer.store.row_store import (
+    LONGEST_LEASE_MS,
+    DatabaseIdentity,
+    PartitionBytes,
+    ScannedRuns,
+    StoreStatistics,
+)
 from sequencer.store.rows import HOT, Changes, GroupOffsetRow, JournalRow, ObjectRow, Row, RunRow
 from sequencer.store.sql import statements
 from sequencer.store.sql.database import Database, Values, table_statements
@@ -151,17 +157,17 @@ class SqlRowStore:
 
     # -- identity and lease ----------------------------------------------------------------------------
 
-    async def open(self) -> Identity:
+    async def open(self) -> DatabaseIdentity:
         await self._database.start(migrate=self._auto_migrate)
         await self._database.execute(statements.MAKE_CLUSTER, str(self._entropy.uuid()))
         return await self.identity()
 
-    async def identity(self) -> Identity:
+    async def identity(self) -> DatabaseIdentity:
         rows = await self._database.fetch(statements.IDENTITY)
         if not rows:
             raise SequencerUnavailable("the database has no cluster row: it was emptied since it was opened")
         cluster_id, incarnation = rows[0]
-        return Identity(cluster_id, incarnation)
+        return DatabaseIdentity(cluster_id, incarnation)
 
     async def adopt(self, cluster_id: str, incarnation: int, committer_epoch: int) -> None:
         if not await self._database.execute(statements.ADOPT, cluster_id, incarnation, committer_epoch):

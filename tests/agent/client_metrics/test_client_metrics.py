@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from agent.client_metrics import pushed
-from agent.client_metrics.otlp import MAX_ATTRIBUTES, MAX_POINTS, BadMetrics, Point, read_points
+from agent.client_metrics.otlp import MAX_ATTRIBUTES, MAX_POINTS, BadMetrics, DataPoint, read_points
 from agent.client_metrics.pushed import MAX_SERIES_OF_CLIENT, PushedMetrics
 from agent.client_metrics.subscriptions import EVERYTHING, ClientSubscription, subscription_of
 from tailrace.configs.client_metrics_config import check_client_metrics_configs
@@ -83,10 +83,10 @@ def test_names_attributes_and_values_are_read() -> None:
         field(2, field(1, b"h") + field(9, histogram)),
     )
     assert read_points(memoryview(data)) == [
-        Point("a", "node=1,topic=t", 1.5),
-        Point("c", "", -3.0),
-        Point("h.count", "", 2.0),
-        Point("h.sum", "", 2.5),
+        DataPoint("a", "node=1,topic=t", 1.5),
+        DataPoint("c", "", -3.0),
+        DataPoint("h.count", "", 2.0),
+        DataPoint("h.sum", "", 2.5),
     ]
     many = pushed_bytes(gauge("a", *[double(1.0)] * (MAX_POINTS + 5)))
     assert len(read_points(memoryview(many))) == MAX_POINTS
@@ -156,7 +156,7 @@ def test_the_last_pushes_of_ever_new_clients_are_bounded(monkeypatch: pytest.Mon
     registry = CollectorRegistry()
     shown = PushedMetrics(registry)
     for client in range(5):
-        point = Point("m", str(client), 1.0)
+        point = DataPoint("m", str(client), 1.0)
         shown.take(UUID(int=client), [point], client_id="c", software="s", now=0.0, seconds=10.0)
     samples = [sample for family in registry.collect() for sample in family.samples]
     assert [sample.labels["attributes"] for sample in samples] == ["0", "1"]
@@ -167,15 +167,15 @@ def test_shown_metrics_are_bounded_and_expire(monkeypatch: pytest.MonkeyPatch) -
     registry = CollectorRegistry()
     shown = PushedMetrics(registry)
 
-    def take(client: int, now: float, points: list[Point]) -> None:
+    def take(client: int, now: float, points: list[DataPoint]) -> None:
         shown.take(UUID(int=client), points, client_id="c", software="s", now=now, seconds=10.0)
 
     def samples() -> list[Any]:
         return [each for family in registry.collect() for each in family.samples]
 
-    take(1, 0.0, [Point(f"m{number}", "", 1.0) for number in range(MAX_SERIES_OF_CLIENT + 9)])
+    take(1, 0.0, [DataPoint(f"m{number}", "", 1.0) for number in range(MAX_SERIES_OF_CLIENT + 9)])
     assert len(samples()) == MAX_SERIES_OF_CLIENT
-    take(1, 10.0, [Point("m", "a", 1.0), Point("m", "a", 2.0)])
+    take(1, 10.0, [DataPoint("m", "a", 1.0), DataPoint("m", "a", 2.0)])
     [sample] = samples()
     assert (sample.value, sample.labels["metric"], sample.labels["attributes"]) == (2.0, "m", "a")
     take(2, 10.0, [])

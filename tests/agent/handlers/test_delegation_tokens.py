@@ -12,7 +12,7 @@ from agent.answer_memory import LARGEST_PART
 from agent.dispatch import Dispatcher
 from agent.handlers.delegation_tokens import RENEWER_BYTES, TOKEN_BYTES, TOKENS_IN_A_TURN
 from agent.security.access import Access
-from agent.security.audit_log import Audit
+from agent.security.audit_log import AuditLog
 from agent.security.authorize import AclIndex
 from agent.security.delegation_tokens import hmac_of
 from agent.security.guarded_handlers import GUARDED
@@ -39,7 +39,7 @@ async def ask(
     bench: AgentBench, request: Any, user: str = "alice", acls: tuple[Acl, ...] = (), **access: Any
 ) -> Any:
     client, index = connection(), AclIndex(acls)
-    audit = Audit(bench.services.telemetry, bench.services.clock)
+    audit = AuditLog(bench.services.telemetry, bench.services.clock)
     client.access = Access("SASL", "10.0.0.1", f"User:{user}", lambda: index, audit, **access)
     api = request.api.key
     version = APIS[api].served.last

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from agent.dispatch import Dispatcher
 from agent.handlers import HANDLERS
 from agent.security.access import Access
-from agent.security.audit_log import MAX_LINES_PER_SECOND, Audit
+from agent.security.audit_log import MAX_LINES_PER_SECOND, AuditLog
 from agent.security.authorize import AclIndex
 from agent.security.guard import READ_TOPIC, Need
 from agent.security.guarded_handlers import GUARDED, GUARDED_AT_ONCE
@@ -391,7 +391,7 @@ def test_the_configs_of_a_new_topic_go_to_clients_that_may_describe_them() -> No
 
 def test_every_refusal_is_noted_and_counted() -> None:
     async def scenario(bench: AgentBench) -> None:
-        audit = Audit(bench.services.telemetry, bench.services.clock)
+        audit = AuditLog(bench.services.telemetry, bench.services.clock)
         index = AclIndex([])
         client = connection()
         client.access = Access("SASL", "10.0.0.1", "User:mallory", lambda: index, audit)

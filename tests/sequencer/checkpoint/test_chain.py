@@ -10,13 +10,13 @@ from sequencer.api.errors import IncarnationChanged, SequencerUnavailable
 from sequencer.checkpoint import chain as chain_module
 from sequencer.checkpoint.chain import ChainState, Phase
 from sequencer.checkpoint.format import Head, HeadId, Part
-from sequencer.store.row_store import Identity
+from sequencer.store.row_store import DatabaseIdentity
 from sequencer.store.rows import AgentRow, Changes, LogEpoch, PartitionRow, Row, TopicRow
 from sequencer.store.state import HotState, replace_row
 from tailrace.turns import at_once
 from tests.support.row_samples import one_of_each_kind
 
-IDENTITY = Identity("c", 1)
+IDENTITY = DatabaseIdentity("c", 1)
 ROWS: dict[type[Row], Row] = {type(row): row for row in one_of_each_kind()}
 PARTITION = ROWS[PartitionRow] = PartitionRow(
     topic_id=UUID(int=1),
@@ -121,8 +121,10 @@ def test_a_state_loaded_under_the_same_epoch_needs_no_second_look_at_the_bucket(
     assert following.begins == following.next_number == 1
 
 
-@pytest.mark.parametrize(("identity", "epoch"), [(IDENTITY, 2), (Identity("c", 2), 1)])
-def test_another_term_or_database_begins_with_a_look_at_the_bucket(identity: Identity, epoch: int) -> None:
+@pytest.mark.parametrize(("identity", "epoch"), [(IDENTITY, 2), (DatabaseIdentity("c", 2), 1)])
+def test_another_term_or_database_begins_with_a_look_at_the_bucket(
+    identity: DatabaseIdentity, epoch: int
+) -> None:
     following = opened().successor(identity, epoch, state())
     assert following.phase is Phase.NEW and following.next_number == 0
 

@@ -28,7 +28,7 @@ from sequencer.checkpoint.format import CheckpointedRows, HeadId, InvalidCheckpo
 from sequencer.engine.committer import Committer
 from sequencer.recovery.bucket_scan import read_checkpoints
 from sequencer.settings import SequencerSettings
-from sequencer.store.row_store import Identity
+from sequencer.store.row_store import DatabaseIdentity
 from sequencer.store.rows import (
     KEYS,
     Changes,
@@ -560,7 +560,7 @@ def test_a_database_of_an_older_incarnation_than_the_bucket_is_refused_also_in_t
         await world.join()
         topic = await world.make_topic()
         await world.settle()
-        await write_cluster_file(world.bucket, Identity("c", 2))
+        await write_cluster_file(world.bucket, DatabaseIdentity("c", 2))
         await world.commit(topic)
         with pytest.raises(IncarnationChanged):
             await world.checkpointer.export()

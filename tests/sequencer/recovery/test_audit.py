@@ -18,7 +18,7 @@ from sequencer.checkpoint.checkpointer import write_cluster_file
 from sequencer.recovery.audit import AuditReport, AuditSettings, audit
 from sequencer.recovery.invariants import check_partition
 from sequencer.store.batch_table import decode_table, encode_table
-from sequencer.store.row_store import Identity
+from sequencer.store.row_store import DatabaseIdentity
 from sequencer.store.rows import (
     AbortedRow,
     CommitRow,
@@ -337,7 +337,7 @@ async def checkpoint_of_deleted_object(world: LosableCluster) -> None:
 
 
 async def another_incarnation(world: LosableCluster) -> None:
-    await write_cluster_file(world.bucket, Identity("c", 7))
+    await write_cluster_file(world.bucket, DatabaseIdentity("c", 7))
 
 
 async def half_recovered(world: LosableCluster) -> None:
