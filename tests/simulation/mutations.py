@@ -1217,8 +1217,8 @@ def _keeps_another_chunk(original: Any) -> Any:
     chunk's own."""
 
     def keep(self: Any, chunk: Any, data: Any, is_catch_up: bool) -> None:
-        before = vars(self).get("before", data) if chunk in self._unasked else data
-        if chunk in self._unasked:
+        before = vars(self).get("before", data) if chunk in self._prefetched else data
+        if chunk in self._prefetched:
             self.__dict__["before"] = data
         original(self, chunk, before if before.size >= data.size else data, is_catch_up)
 
