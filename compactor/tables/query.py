@@ -7,6 +7,7 @@ them. Filters and column selections are pushed down to the files. The tail is re
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from uuid import UUID
@@ -107,7 +108,7 @@ def named_tables(database: Any, sql: str, names: Iterable[str]) -> list[str]:
     try:
         mentioned = database.get_table_names(sql)
     except duckdb.BinderException:  # a join with `using` is bound here, but the tables do not exist yet
-        return [name for name in names if name in sql]
+        return [name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", sql)]
     return [name for name in names if name in mentioned]
 
 

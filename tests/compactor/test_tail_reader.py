@@ -227,6 +227,7 @@ def test_a_query_opens_the_topics_that_it_names() -> None:
     names = ["t", "a b", "x", "u"]
     database = duckdb.connect()
     assert named_tables(database, 'select * from t join "a b" x on true', names) == ["t", "a b"]
-    assert named_tables(database, "select * from t join u using (key)", names) == ["t", "u"]
+    joined = "select * from t join u using (key)"
+    assert named_tables(database, joined, [*names, "k", "sing"]) == ["t", "u"], "whole words"
     with pytest.raises(duckdb.ParserException):
         named_tables(database, "selec 1 from t", names)
