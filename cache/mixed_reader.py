@@ -211,7 +211,7 @@ class MixedReader:
         """Append the batches of the runs from their framed pieces; frame those that are not kept. `chunks` are already
         fetched; the others are fetched and added to it."""
         selection = self._select(runs, request, out)
-        await self._bring(selection.spans, request.leader_epoch, chunks)
+        await self._fetch_unframed(selection.spans, request.leader_epoch, chunks)
         turns = Turns(BATCHES_IN_A_TURN)
         kept = 0
         for span in selection.spans:
@@ -500,7 +500,7 @@ class MixedReader:
             end_limit=request.end_limit,
         )
 
-    async def _bring(self, spans: Sequence[RunSpan], leader_epoch: int, chunks: _Chunks) -> None:
+    async def _fetch_unframed(self, spans: Sequence[RunSpan], leader_epoch: int, chunks: _Chunks) -> None:
         """Fetch the chunks of all pieces that are not framed, and add them to `chunks`."""
         wanted: dict[ChunkRef, Run] = {}
         for span in spans:

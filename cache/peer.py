@@ -170,7 +170,7 @@ class PeerClients:
         self._check_health(peer)
         is_alive = False
         try:
-            data = await self._ask_until_there(peer, chunk, is_catch_up)
+            data = await self._ask_until_available(peer, chunk, is_catch_up)
             is_alive = True
             return data
         except ObjectMissing:
@@ -220,7 +220,7 @@ class PeerClients:
         peer.failures += 1
         peer.bypass_until = self._clock.monotonic() + self._settings.peer_bypass_s
 
-    async def _ask_until_there(self, peer: _Peer, chunk: ChunkRef, is_catch_up: bool) -> Buffer:
+    async def _ask_until_available(self, peer: _Peer, chunk: ChunkRef, is_catch_up: bool) -> Buffer:
         timeout_s = self._settings.peer_timeout_s
         (key, number), start, length = chunk
         request = ChunkRequest(

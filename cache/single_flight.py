@@ -33,7 +33,7 @@ class SingleFlight(Generic[K, V]):
         if flight is None:
             flight = asyncio.create_task(_run(call), name=f"flight {key}")
             self._flights[key] = flight
-            flight.add_done_callback(lambda done: self._land(key, done))
+            flight.add_done_callback(lambda done: self._ended(key, done))
         return flight
 
     async def do(self, key: K, call: Callable[[], Awaitable[V]]) -> V:
@@ -47,7 +47,7 @@ class SingleFlight(Generic[K, V]):
             flight.cancel()
         await asyncio.gather(*flights, return_exceptions=True)
 
-    def _land(self, key: K, flight: asyncio.Task[V]) -> None:
+    def _ended(self, key: K, flight: asyncio.Task[V]) -> None:
         if self._flights.get(key) is flight:
             del self._flights[key]
         if not flight.cancelled():

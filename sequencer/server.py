@@ -475,7 +475,7 @@ class SequencerServer:
         for task in waiting.values():
             task.cancel()
 
-    def _raise_doubt(self) -> None:
+    def _ask_to_confirm(self) -> None:
         if self._doubt is not None and not self._doubt.done():
             self._doubt.set_result(None)
 
@@ -517,12 +517,12 @@ class SequencerServer:
                 raise
             raise SequencerUnavailable(_OVER) from None
         except IncarnationChanged:
-            self._raise_doubt()
+            self._ask_to_confirm()
             raise
         finally:
             self._waiting.pop(ticket, None)
             if not self.is_committer:
-                self._raise_doubt()
+                self._ask_to_confirm()
         return answer
 
     async def _confirm_or_refuse(self, local: Committer, refusal: SequencerUnavailable) -> None:

@@ -149,7 +149,7 @@ class Tail:
     async def _follow(self) -> None:
         while True:
             if not self._windows.count:
-                await self._until_wanted()
+                await self._until_additions()
                 self._windows.restart(self._entropy.uuid())
             is_sound = False
             began = self._clock.monotonic()
@@ -167,7 +167,7 @@ class Tail:
             pause_s = max(PACE_S, began + self._pace_s - self._clock.monotonic())
             await self._clock.sleep(pause_s if is_sound else ASK_AGAIN_S * self._entropy.fraction())
 
-    async def _until_wanted(self) -> None:
+    async def _until_additions(self) -> None:
         self._additions = asyncio.get_running_loop().create_future()
         await self._additions
 

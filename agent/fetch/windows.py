@@ -233,7 +233,7 @@ class Windows:
 
     def next_request(self, now: float, max_wait_ms: int) -> WatchRequest:
         """Return the next call of the subscription."""
-        removed = self._give_back_idle(now)
+        removed = self._drop_idle(now)
         added = list(islice(self._to_add, self._added_at_once))
         for partition in added:
             del self._to_add[partition]
@@ -256,7 +256,7 @@ class Windows:
         else:
             self._added_at_once = max(self._added_at_once // 2, ADDED_AT_FIRST)
 
-    def _give_back_idle(self, now: float) -> list[TopicPartition]:
+    def _drop_idle(self, now: float) -> list[TopicPartition]:
         """Drop partitions that no client reads any more. Return those that the sequencer watches: the same call removes
         them, so that none is added again before it is removed."""
         removed: list[TopicPartition] = []

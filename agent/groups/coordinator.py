@@ -533,10 +533,10 @@ class GroupCoordinator:
     ) -> T:
         if not is_name(group_id):
             raise GroupRefusal(ErrorCode.INVALID_GROUP_ID)
-        await self._be_sure_of_lease()
-        return await self._to_its_end(self._perform(group_id, act, prepare))
+        await self._ensure_lease()
+        return await self._shielded(self._perform(group_id, act, prepare))
 
-    async def _to_its_end(self, step: Coroutine[Any, Any, T]) -> T:
+    async def _shielded(self, step: Coroutine[Any, Any, T]) -> T:
         return await asyncio.shield(self._begun(step))
 
     def _begun(self, step: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -594,7 +594,7 @@ class GroupCoordinator:
             if not await self._save(held):
                 self._forget(held)
         await self._tell(held, answers)
-        if not self._may_tell(held):
+        if not self._may_answer_from(held):
             return False
         self._rest(held)
         return True
@@ -603,10 +603,10 @@ class GroupCoordinator:
         """Send these answers, or refusals instead once the group is lost."""
         turns = Turns(ANSWERS_IN_A_TURN)
         for ticket, answer in answers:
-            self._deliver(ticket, answer if self._may_tell(held) else _refused(answer))
+            self._deliver(ticket, answer if self._may_answer_from(held) else _refused(answer))
             await turns.did()
 
-    def _may_tell(self, held: _Held) -> bool:
+    def _may_answer_from(self, held: _Held) -> bool:
         """Whether this agent may still answer from the group's state."""
         return not held.is_over and self._is_mine(held)
 
@@ -671,7 +671,7 @@ class GroupCoordinator:
 
     # --- ownership
 
-    async def _be_sure_of_lease(self) -> None:
+    async def _ensure_lease(self) -> None:
         give_up_at = self._clock.monotonic() + RENEWAL_PATIENCE_SECONDS
         while not self._may_answer():
             patience = give_up_at - self._clock.monotonic()
@@ -804,7 +804,7 @@ class GroupCoordinator:
                 while self._left and self._may_answer():
                     group_id = next(iter(self._left))
                     del self._left[group_id]
-                    await self._to_its_end(self._look_again(group_id))
+                    await self._shielded(self._look_again(group_id))
 
     async def _look_again(self, group_id: str) -> None:
         try:

@@ -181,7 +181,7 @@ def _submitted(
     """Put the batches into the lanes' buffers and return the answer."""
     if not accepted:
         return response
-    _let_go_of_refused(accepted)
+    _copy_if_mostly_refused(accepted)
     deferred = Deferred(partial(_answer, services, context.api_version, response, accepted))
     _submit(services, context, accepted, first=0, submission=Submission(len(accepted), deferred.is_ready))
     return deferred
@@ -243,7 +243,7 @@ def _submit(
     services.lanes.submit(batches)
 
 
-def _let_go_of_refused(accepted: Sequence[_Accepted]) -> None:
+def _copy_if_mostly_refused(accepted: Sequence[_Accepted]) -> None:
     """Copy the accepted batches if they are less than half of their frame. Views would keep the whole frame in memory,
     in the buffer and later in the cache, which both count only the batches."""
     viewed, frame = _viewed(accepted)

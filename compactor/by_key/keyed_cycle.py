@@ -229,10 +229,10 @@ async def compact_keys(
         ):
             items = items_of(topic=topic, due=due, settings=settings, plan=plan, memory_bytes=memory_bytes)
             if items and not work.is_over():
-                await _work_off(work, items, summary)
+                await _run_passes(work, items, summary)
 
 
-async def _work_off(work: KeyedWork, items: Sequence[KeyedItem], summary: KeyedSummary) -> None:
+async def _run_passes(work: KeyedWork, items: Sequence[KeyedItem], summary: KeyedSummary) -> None:
     """Run passes. If an item has corrupt input, retry each of its partitions once alone."""
     by_name = {item.as_work.positions[0]: item for item in items}
     alone: list[KeyedItem] = []
@@ -249,7 +249,7 @@ async def _work_off(work: KeyedWork, items: Sequence[KeyedItem], summary: KeyedS
             if work.is_over():
                 return
     if alone:
-        await _work_off(work, alone, summary)
+        await _run_passes(work, alone, summary)
 
 
 async def _carry_out(work: KeyedWork, result: KeyedResult, summary: KeyedSummary) -> None:

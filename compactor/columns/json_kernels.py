@@ -276,15 +276,15 @@ def parse(given, plan, slots, opened):
                         hard += 1
                 elif kind != IGNORED:
                     break
-            elif _four(source, at, end) == _NULL:
+            elif _uint32(source, at, end) == _NULL:
                 if depth == 0:
                     break
                 at += 4
             elif kind != BOOLEAN and kind != IGNORED:
                 break
             else:
-                is_true = _four(source, at, end) == _TRUE
-                if not is_true and (byte != _F or _four(source, at + 1, end) != _ALSE):
+                is_true = _uint32(source, at, end) == _TRUE
+                if not is_true and (byte != _F or _uint32(source, at + 1, end) != _ALSE):
                     break
                 if kind == BOOLEAN:
                     valid[slot] = 1
@@ -305,7 +305,7 @@ def _blank(source, at, end):
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _four(source, at, end):
+def _uint32(source, at, end):
     """Return four bytes as a number; 0 if there are fewer."""
     if at + 4 > end:
         return np.int64(0)
@@ -330,7 +330,7 @@ def _is_key(source, at, stop, end, names, start):
         return False
     at += 1
     while at + 8 <= end and at < stop:
-        differ = _eight(source, at) ^ _eight(names, start)
+        differ = _uint64(source, at) ^ _uint64(names, start)
         if differ != 0 and _zeros_below(differ) >> 3 < stop - at:
             return False
         at += 8
@@ -344,7 +344,7 @@ def _is_key(source, at, stop, end, names, start):
 
 
 @intrinsic
-def _eight(typingctx, source, at):
+def _uint64(typingctx, source, at):
     """Return eight bytes as one little-endian number."""
 
     def codegen(context, builder, sig, args):
@@ -378,7 +378,7 @@ def _text_end(source, at, end):
     is_escaped = False
     while at < end:
         if at + 8 <= end:
-            word = _eight(source, at)
+            word = _uint64(source, at)
             quotes, escapes = word ^ (_ONES * _QUOTE_64), word ^ (_ONES * _BACKSLASH_64)
             stops = (quotes - _ONES) & ~quotes | (escapes - _ONES) & ~escapes
             stops = (stops | (word - _ONES * _SPACE_64) & ~word) & (_ONES << np.uint64(7))

@@ -34,7 +34,7 @@ class DatabaseIndex:
     async def fetch_offsets(self, request: FetchOffsets) -> OffsetPositions:
         """Return a group's positions. The partitions are those from before the positions were read."""
         state = await self._state()
-        return await Positions(self._store, lambda: state, _look_no_further).fetch(request)
+        return await Positions(self._store, lambda: state, _no_wait).fetch(request)
 
     async def _reader(self) -> Reader:
         state = await self._state()
@@ -55,5 +55,5 @@ class DatabaseIndex:
         await self._store.close()
 
 
-async def _look_no_further() -> None:
+async def _no_wait() -> None:
     return

@@ -528,14 +528,14 @@ def _check_mixed(row: ObjectRow, runs: Sequence[Run], data: bytes) -> tuple[list
         listed = described.get((run.topic_id, run.partition))
         if listed is None:
             wrong.append(f"{subject}: its footer has no such partition")
-        elif not _stands_in(run, listed):
+        elif not _is_part_of(run, listed):
             wrong.append(
                 f"{subject}: bytes {run.start} to {run.start + run.length} are no such batches by its footer"
             )
     return inside, wrong
 
 
-def _stands_in(run: Run, listed: RunDescription) -> bool:
+def _is_part_of(run: Run, listed: RunDescription) -> bool:
     """Whether a run's batches are consecutive batches of those in the footer."""
     start = listed.start
     for index, batch in enumerate(listed.batches):

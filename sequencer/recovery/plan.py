@@ -218,7 +218,7 @@ class _Planner:
                 self._resume(topic, row)
         for later in _in_order(self._objects.later):
             self._resequence(later)
-        for footer in self._objects.retriable if not self._is_last_word() else ():
+        for footer in self._objects.retriable if not self._is_final() else ():
             self._add_retriable(footer)
         self._resequence_waiting()
         self._put_later_objects()
@@ -640,7 +640,7 @@ class _Planner:
             log.row = ended
             log.report.end_offset = ended.end_offset
 
-    def _is_last_word(self) -> bool:
+    def _is_final(self) -> bool:
         """Whether the committer ended with a head which says that the checkpoint has everything."""
         checkpoints = self._found
         assert checkpoints.chain is not None
@@ -655,7 +655,7 @@ class _Planner:
         )
         head = self._found.chain.last if self._found.chain is not None else None
         assert head is not None
-        report.is_exact = self._is_last_word() and not self._objects.later
+        report.is_exact = self._is_final() and not self._objects.later
         newer = sum(head_id > head.head_id for head_id in [*self._found.heads, *self._found.unreadable])
         if newer:
             report.notes.append(f"{newer} newer checkpoints are not complete; their rows are not used")

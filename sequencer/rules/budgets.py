@@ -75,7 +75,7 @@ class SharedBudget:
         """Note an agent's demand and return its new share."""
         self.note(agent, wanted, now)
         if now >= self._next:
-            self._work_out(now)
+            self._compute_shares(now)
         known = self._agents[agent]
         others = self._given - known.given
         target = min(max(known.wanted, self._least), self._level) + self._spare
@@ -87,7 +87,7 @@ class SharedBudget:
     def _least(self) -> float:
         return self.budget / len(self._agents) * LEAST_PART
 
-    def _work_out(self, now: float) -> None:
+    def _compute_shares(self, now: float) -> None:
         self._next = now + WORK_OUT_SECONDS
         gone = [agent for agent, known in self._agents.items() if now - known.heard > self._keep_seconds]
         for agent in gone:

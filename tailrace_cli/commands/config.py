@@ -87,7 +87,7 @@ def set_configs(
         await alter_resource(client, *_resource(topic), configs, [])
 
     ask_broker(bootstrap, run)
-    print(f"set {', '.join(configs)} of {_whose(topic)}")
+    print(f"set {', '.join(configs)} of {_resource_shown(topic)}")
 
 
 @app.command()
@@ -102,7 +102,7 @@ def unset(
         await alter_resource(client, *_resource(topic), {}, names)
 
     ask_broker(bootstrap, run)
-    print(f"unset {', '.join(names)} of {_whose(topic)}")
+    print(f"unset {', '.join(names)} of {_resource_shown(topic)}")
 
 
 async def describe_resource(client: KafkaClient, kind: int, name: str) -> list[dict[str, Any]]:
@@ -153,7 +153,7 @@ def _resource(topic: str | None) -> tuple[int, str]:
     return (RESOURCE_BROKER, "") if topic is None else (RESOURCE_TOPIC, topic)
 
 
-def _whose(topic: str | None) -> str:
+def _resource_shown(topic: str | None) -> str:
     return "the cluster" if topic is None else f"topic {topic}"
 
 

@@ -68,7 +68,7 @@ def erase(
         from compactor.erasure.search import SearchKeys
 
         described = await log.topic(topic)
-        request = EraseRequest(described, SearchKeys.of(keys), by=_who(), reason=reason, reads_all=full)
+        request = EraseRequest(described, SearchKeys.of(keys), by=_operator(), reason=reason, reads_all=full)
         try:
             return await (_previewed if dry_run else _erased)(log, request)
         except EraseFailed as error:
@@ -116,7 +116,7 @@ def _lines(text: str) -> list[str]:
     return text.removesuffix(end).split(end) if text else []
 
 
-def _who() -> str:
+def _operator() -> str:
     import getpass
     import platform
 

@@ -314,7 +314,7 @@ class PostgresDatabase:
                     timeout=LEASE_SECONDS if self._lane == "lease" else CONNECT_SECONDS
                 )
             except asyncpg.PostgresError as error:
-                raise self._away(error) from error  # the statement was not sent
+                raise self._as_unavailable(error) from error  # the statement was not sent
             try:
                 yield connection
             finally:
@@ -327,19 +327,19 @@ class PostgresDatabase:
         except _UNFIT as error:
             raise self._refused(error) from error
         except _AWAY as error:
-            raise self._away(error) from error
+            raise self._as_unavailable(error) from error
         except asyncpg.PostgresError as error:
             raise self._refused(error) from error
         except sa.exc.DBAPIError as error:
             if isinstance(error.driver_exception, _AWAY):
-                raise self._away(error.driver_exception) from error
+                raise self._as_unavailable(error.driver_exception) from error
             raise
 
     def _refused(self, error: BaseException) -> RequestFailed:
         """The server has rolled the transaction back: nothing was written."""
         return RequestFailed(f"{self._name} refuses it: {cause_of(error)}")
 
-    def _away(self, error: BaseException) -> SequencerUnavailable:
+    def _as_unavailable(self, error: BaseException) -> SequencerUnavailable:
         return SequencerUnavailable(
             f"{self._name}: {str(error) or 'no answer in time'} ({type(error).__name__})"
         )

@@ -72,8 +72,8 @@ def test_a_budget_of_a_thousand_agents_is_worked_out_once_in_half_a_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     budget, worked = SharedBudget(5.0, KEEP), list[float]()
-    really = budget._work_out
-    monkeypatch.setattr(budget, "_work_out", lambda now: (worked.append(now), really(now)))
+    really = budget._compute_shares
+    monkeypatch.setattr(budget, "_compute_shares", lambda now: (worked.append(now), really(now)))
     for number in range(3_000):
         budget.grant(number % 1_000, 1.0, number / 1_000)
     assert len(worked) <= 7
