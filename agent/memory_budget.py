@@ -157,9 +157,9 @@ class MemoryBudget:
     def _grant(self, claim: Claim) -> None:
         self.used += claim.size
         claim.is_granted = True
-        asyncio.get_running_loop().call_soon(self._tell, claim)
+        asyncio.get_running_loop().call_soon(self._notify, claim)
 
-    def _tell(self, claim: Claim) -> None:
+    def _notify(self, claim: Claim) -> None:
         if claim.is_granted:
             claim.is_granted = False
             claim.granted()

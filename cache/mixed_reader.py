@@ -63,7 +63,7 @@ class MixedReader:
         if not self._are_old(runs):
             return self._read_framed_held(runs, request, out)
         chunks: list[ChunkBytes | None] = []
-        begun = self._add_again(runs, request, out, chunks)
+        begun = self._add_reread(runs, request, out, chunks)
         left = runs[begun:] if begun else runs
         if left and out.is_complete and not self._read_old_held(left, request, out, chunks):
             return False
@@ -310,7 +310,7 @@ class MixedReader:
             out.is_complete = False
         return number
 
-    def _add_again(
+    def _add_reread(
         self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches, chunks: list[ChunkBytes | None]
     ) -> int:
         """Append the leading old, short runs that were read before and are wanted whole (the first perhaps in part);

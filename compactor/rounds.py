@@ -121,7 +121,7 @@ class Rounds:
         self.outcomes[outcome] += 1
         self.last = outcome
         if outcome is not RoundOutcome.STANDBY:
-            self._tell()
+            self._log_summary()
         elif outcome is not before:
             log.info("another compactor is at work; this one stands by")
         if ending is not None:
@@ -142,7 +142,7 @@ class Rounds:
             is_standby = outcome is RoundOutcome.STANDBY
             await self._clock.sleep(STANDBY_PAUSE_S if is_standby else max(0.0, every_s - took_s))
 
-    def _tell(self) -> None:
+    def _log_summary(self) -> None:
         summary = self.current
         if summary.failures:
             items = [

@@ -133,7 +133,7 @@ class _Tail:
         is_new = False
         for part in parts:
             if part.is_out_of_range:
-                await self._go_on_with_first(part.partition)
+                await self._resume_at_first(part.partition)
             elif part.found.unreadable:
                 await self._gap(part.partition, part.found.next_offset, "can't be read")
             elif part.found.records:
@@ -181,7 +181,7 @@ class _Tail:
             await self._stream.write(bytes(together))
         self._offsets[part.partition] = part.found.next_offset
 
-    async def _go_on_with_first(self, partition: int) -> None:
+    async def _resume_at_first(self, partition: int) -> None:
         """Resume with the partition's first record, because the next ones were deleted. Raises HttpRefusal if there
         never were any at this offset."""
         first = (await offsets_at(self._call, [partition], "earliest", self._how.isolation))[partition]

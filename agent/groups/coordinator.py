@@ -164,7 +164,7 @@ class GroupCoordinator:
         self._due: list[tuple[float, str]] = []
         self._due_sooner: asyncio.Future[None] | None = None
         self._steps: set[asyncio.Task[Any]] = set()
-        self._left: dict[str, None] = {}
+        self._dropped: dict[str, None] = {}
         """Groups of this agent that were dropped from memory. If their members are gone, no request loads them."""
         self._timers: list[asyncio.Task[None]] = []
         self._is_closed = False
@@ -179,7 +179,7 @@ class GroupCoordinator:
         """Start to watch timeouts."""
         self._timers = [
             asyncio.create_task(self._watch_deadlines()),
-            asyncio.create_task(self._take_up_again()),
+            asyncio.create_task(self._reload_dropped()),
         ]
 
     async def close(self) -> None:
@@ -471,7 +471,7 @@ class GroupCoordinator:
             not isinstance(group, Group)
             or group.is_idle
             or request.epoch != JOINS
-            or not self._may("upgrade")
+            or not self._may_migrate("upgrade")
         ):
             self._convert(held, ConsumerGroup, ErrorCode.GROUP_ID_NOT_FOUND)
             return
@@ -500,7 +500,7 @@ class GroupCoordinator:
         now = self._clock.monotonic()
         held.group = await _in_turns(classic_members.downgraded(group, empty, now, self._topics))
 
-    def _may(self, change: str) -> bool:
+    def _may_migrate(self, change: str) -> bool:
         """Whether groups with members may `upgrade` or `downgrade`."""
         return self._settings.group_consumer_migration_policy in (change, "bidirectional")
 
@@ -557,7 +557,7 @@ class GroupCoordinator:
         prepare: Callable[[_Held], Steps[None] | None],
     ) -> T:
         for _ in range(MAX_ATTEMPTS):
-            held = await self._take_up(group_id)
+            held = await self._load_group(group_id)
             async with held.lock:
                 if held.is_over:
                     continue
@@ -567,7 +567,7 @@ class GroupCoordinator:
                     result = await self._change(held, lambda now: act(held.group, now))  # noqa: B023 - called at once
                 except GroupRefusal:
                     held.group = before
-                    self._rest(held)  # keep nothing in memory for a refused request
+                    self._drop_or_schedule(held)  # keep nothing in memory for a refused request
                     raise
                 if await self._settle(held):
                     return result
@@ -581,7 +581,7 @@ class GroupCoordinator:
         is_mixed = isinstance(group, ConsumerGroup) and not group.has_only_classic_members
         epoch = group.generation
         result = await _result(change(self._clock.monotonic()))
-        if is_mixed and self._may("downgrade"):
+        if is_mixed and self._may_migrate("downgrade"):
             await self._downgrade(held, epoch)
         return result
 
@@ -593,13 +593,13 @@ class GroupCoordinator:
             self.bytes.count(group)
             if not await self._save(held):
                 self._forget(held)
-        await self._tell(held, answers)
+        await self._deliver_all(held, answers)
         if not self._may_answer_from(held):
             return False
-        self._rest(held)
+        self._drop_or_schedule(held)
         return True
 
-    async def _tell(self, held: _Held, answers: list[tuple[int, Answer]]) -> None:
+    async def _deliver_all(self, held: _Held, answers: list[tuple[int, Answer]]) -> None:
         """Send these answers, or refusals instead once the group is lost."""
         turns = Turns(ANSWERS_IN_A_TURN)
         for ticket, answer in answers:
@@ -610,16 +610,16 @@ class GroupCoordinator:
         """Whether this agent may still answer from the group's state."""
         return not held.is_over and self._is_mine(held)
 
-    def _rest(self, held: _Held) -> None:
+    def _drop_or_schedule(self, held: _Held) -> None:
         """Drop a group that has nothing to keep; otherwise set the timer for its deadlines."""
         if held.group.is_idle:
             held.is_over = True
-            self._let_go(held)
+            self._drop(held)
         else:
             self.bytes.count_pending(held.group)
             self._arm(held)
 
-    def _let_go(self, held: _Held) -> None:
+    def _drop(self, held: _Held) -> None:
         group_id = held.group.group_id
         if self._held.get(group_id) is held:
             del self._held[group_id]
@@ -661,13 +661,13 @@ class GroupCoordinator:
 
     def _forget(self, held: _Held) -> None:
         held.is_over = True
-        self._let_go(held)
+        self._drop(held)
         if held.is_stored and held.lease_epoch == self._identity().lease_epoch:
-            self._left[held.group.group_id] = None
+            self._dropped[held.group.group_id] = None
         held.group.close(ErrorCode.NOT_COORDINATOR)
         answers = held.group.take_answers()
         if answers:
-            self._begun(self._tell(held, answers))
+            self._begun(self._deliver_all(held, answers))
 
     # --- ownership
 
@@ -686,7 +686,7 @@ class GroupCoordinator:
     def _is_mine(self, held: _Held) -> bool:
         return held.lease_epoch == self._identity().lease_epoch and self._may_answer()
 
-    async def _take_up(self, group_id: str) -> _Held:
+    async def _load_group(self, group_id: str) -> _Held:
         held = self._held.get(group_id)
         if held is not None:
             if held.lease_epoch == self._identity().lease_epoch:
@@ -794,29 +794,29 @@ class GroupCoordinator:
                         self._forget(held)
                 self._expire_due()
 
-    async def _take_up_again(self) -> None:
+    async def _reload_dropped(self) -> None:
         """Load the groups that had to be dropped, so that members that are gone expire."""
         while True:
             await self._clock.sleep(LOOK_AGAIN_SECONDS)
             with log_and_continue(
                 log, "dropped groups could not be loaded; they are retried", SequencerError
             ):
-                while self._left and self._may_answer():
-                    group_id = next(iter(self._left))
-                    del self._left[group_id]
-                    await self._shielded(self._look_again(group_id))
+                while self._dropped and self._may_answer():
+                    group_id = next(iter(self._dropped))
+                    del self._dropped[group_id]
+                    await self._shielded(self._reload(group_id))
 
-    async def _look_again(self, group_id: str) -> None:
+    async def _reload(self, group_id: str) -> None:
         try:
-            held = await self._take_up(group_id)
+            held = await self._load_group(group_id)
         except GroupRefusal:
             return  # another agent has it
         except SequencerError:
-            self._left[group_id] = None
+            self._dropped[group_id] = None
             raise
         async with held.lock:
             if not held.is_over:
-                self._rest(held)
+                self._drop_or_schedule(held)
 
     def _expire_due(self) -> None:
         now = self._clock.monotonic()

@@ -277,23 +277,23 @@ class Checkpointer:
             chain.finish()
             await self._store_export(chain)
             chain.export(self._head(chain, reservation=0), [])
-            await self._promise_and_store(chain)
+            await self._store_head(chain)
 
     async def _export_first(self, chain: ChainState) -> None:
         """Reserve offsets of all partitions."""
         chain.export_first(self._head(chain))
-        await self._promise_and_store(chain)
+        await self._store_head(chain)
         if chain is self._chain:
             chain.open()
 
     async def _export_changes(self, chain: ChainState, snapshot: _Snapshot | None) -> None:
         if snapshot is None:
             chain.export(self._head(chain), [])
-            await self._promise_and_store(chain)
+            await self._store_head(chain)
             return
         head = self._head(chain, replay_from=snapshot.replay_from, parts=snapshot.parts)
         chain.export(head, snapshot.hot)
-        await self._promise_and_store(chain)
+        await self._store_head(chain)
         if chain is self._chain:
             needless_before = chain.snapshot_exported(head)
             answered, self._for_snapshot = self._for_snapshot, []
@@ -317,7 +317,7 @@ class Checkpointer:
             parts=parts or [],
         )
 
-    async def _promise_and_store(self, chain: ChainState) -> None:
+    async def _store_head(self, chain: ChainState) -> None:
         """Store the head that was just made. If that fails, the same head is stored before anything else."""
         self._waiting, self._promised = [], self._promised + self._waiting
         await self._store_export(chain)

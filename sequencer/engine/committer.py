@@ -208,7 +208,7 @@ class Committer(SequencerMethods):
         try:
             await self.ensure_ready()
         except BaseException:
-            await self._end_keeping()
+            await self._stop_renewing()
             raise
         self._observer.term_began()
         self._group_commit.begin(self._term)
@@ -239,22 +239,22 @@ class Committer(SequencerMethods):
         self._view.feed.wake_all()
         self._view.subscriptions.wake_all()
         if self._committing is not None and not await wait_for(self._clock, self._committing, LAST_WRITE_S):
-            await self._leave_last_write(self._committing)
+            await self._abandon_last_write(self._committing)
             return
         await self._finish_checkpoints()
-        await self._end_keeping()
+        await self._stop_renewing()
         await self._term.release()
 
-    async def _leave_last_write(self, committing: asyncio.Task[None]) -> None:
+    async def _abandon_last_write(self, committing: asyncio.Task[None]) -> None:
         where = io.StringIO()
         committing.print_stack(file=where)
         _log.error("the last write of a term does not end; it is abandoned", where=where.getvalue())
         self._term.end("its last write did not end")
         committing.cancel()
-        await self._end_keeping()
+        await self._stop_renewing()
         self._group_commit.refuse_waiting()
 
-    async def _end_keeping(self) -> None:
+    async def _stop_renewing(self) -> None:
         keeping, self._keeping = self._keeping, []
         for task in keeping:
             task.cancel()

@@ -250,7 +250,7 @@ class Subscriptions:
         assert self._state is not None, "restart comes first"
         row = self._state.live_partition(*partition)
         if row is None or not is_room:
-            return self._gone(partition)
+            return self._deletion(partition)
         subscriber.partitions[partition] = None
         self._watching.setdefault(partition, {})[subscriber] = self._shown
         self._count += 1
@@ -303,10 +303,10 @@ class Subscriptions:
         assert self._state is not None, "restart comes first"
         row = self._state.live_partition(*partition)
         if row is None:
-            return self._gone(partition)
+            return self._deletion(partition)
         return self._bounds_of(row, runs, replaced_below=replaced_below)
 
-    def _gone(self, partition: TopicPartition) -> PartitionChange:
+    def _deletion(self, partition: TopicPartition) -> PartitionChange:
         return PartitionChange(
             topic_id=partition.topic_id,
             partition=partition.partition,

@@ -163,7 +163,7 @@ def configure_logging(
 def _rendered(*, is_console: bool, has_colors: bool) -> list[Processor]:
     """Return the processors that format an event as a line."""
     if is_console:
-        return [_begin_with_process, structlog.dev.ConsoleRenderer(colors=has_colors)]
+        return [_prefix_with_process, structlog.dev.ConsoleRenderer(colors=has_colors)]
     return [structlog.processors.format_exc_info, _order, structlog.processors.JSONRenderer(default=str)]
 
 
@@ -264,7 +264,7 @@ def _add_logger(logger: Any, method: str, event: Event) -> Event:
     return event
 
 
-def _begin_with_process(logger: Any, method: str, event: Event) -> Event:
+def _prefix_with_process(logger: Any, method: str, event: Event) -> Event:
     if name := event.pop("process", ""):
         event["event"] = f"{name}: {event.get('event', '')}"
     return event

@@ -2167,7 +2167,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "an agent keeps the window of a deleted topic",
-        [(Subscriptions, "_gone", _tells_of_no_deletion)], REMAKES,
+        [(Subscriptions, "_deletion", _tells_of_no_deletion)], REMAKES,
     ),
     Mutation(
         "duplicate batches are sent to consumers", [(Layout, "__init__", _serves_repeated_batches)],
