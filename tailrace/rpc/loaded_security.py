@@ -58,13 +58,13 @@ class LoadedSecurity:
             secrets = self._read()
         except BadCredential as error:
             if not self.failures:
-                _log.error("RPC's secret can't be read again; the last one stays", reason=str(error))
+                _log.error("RPC's secret can't be reloaded; the last one stays in use", reason=str(error))
             self.failures += 1
             return
         self.failures = 0
         if secrets != self.rpc.secrets:
             self.rpc.secrets = secrets
-            _log.info("RPC's secrets have changed and count for new connections", secrets=len(secrets))
+            _log.info("RPC's secrets have changed; new connections use them", secrets=len(secrets))
 
     def _read(self) -> tuple[bytes, ...]:
         assert self._file is not None, "asked where there is a file"

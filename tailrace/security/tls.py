@@ -92,7 +92,7 @@ class Tls:
             self._current = self._load()
         except BadCertificate as error:
             self.failures += 1
-            _log.error("TLS files have changed and can't be used; the last ones stay", purpose=self.purpose,
+            _log.error("TLS files have changed and can't be used; the last ones stay in use", purpose=self.purpose,
                        reason=str(error))  # fmt: skip
         else:
             _log.info("TLS files have changed and are in use", purpose=self.purpose,

@@ -105,7 +105,11 @@ Rpc = Annotated[
 ]
 RpcAdvertise = Annotated[
     str | None,
-    typer.Option("--rpc-advertise", metavar="HOST:PORT", help="The address at which they reach --rpc."),
+    typer.Option(
+        "--rpc-advertise",
+        metavar="HOST:PORT",
+        help="The address that other processes connect to for --rpc.",
+    ),
 ]
 Gateway = Annotated[
     str | None,
