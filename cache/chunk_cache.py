@@ -32,7 +32,7 @@ from cache.settings import CacheSettings
 from cache.single_flight import SingleFlight
 from sequencer.api.agents import Member
 from tailrace.buffers import Buffer
-from tailrace.object_store.api import ObjectStore, StoreError
+from tailrace.object_store.api import ObjectMissing, ObjectStore, StoreError
 
 
 class PeerUnavailable(Exception):
@@ -270,6 +270,10 @@ class ChunkCache:
         except PeerUnavailable as error:
             self._observer.peer_failed(owner.broker_id, str(error))
             return await asyncio.shield(self._load_from_store(chunk, is_catch_up))
+        except ObjectMissing as error:  # it may use another bucket by mistake
+            found = await asyncio.shield(self._load_from_store(chunk, is_catch_up))
+            self._observer.peer_failed(owner.broker_id, f"{error}; this agent finds it in its own store")
+            return found
         loaded = ChunkBytes([data])
         self._keep(chunk.id, loaded, is_catch_up)
         return loaded, Tier.PEER

@@ -277,6 +277,19 @@ def test_a_missing_object_is_missing_through_a_peer_too_and_is_not_remembered() 
     asyncio.run(whole())
 
 
+def test_an_object_that_only_a_peer_misses_is_read_from_the_store() -> None:
+    async def whole() -> None:
+        agents = cluster(CountingStore(), ["a", "a"])
+        store = agents[0].cache._store = CountingStore()  # the other agent has another bucket
+        await store.put(KEY, [OBJECT])
+        for chunk in CHUNKS:
+            assert bytes_of(await agents[0].cache.get(chunk)) == OBJECT[chunk.start :][: chunk.length]
+        failed = agents[0].counted.failed
+        assert 0 < len(failed) < len(CHUNKS) and all("finds it in its own store" in why for why in failed)
+
+    asyncio.run(whole())
+
+
 def test_a_fresh_object_is_read_without_a_get_and_what_is_owned_outlives_its_freshness() -> None:
     async def whole() -> None:
         store, counted = CountingStore(), Counted()
