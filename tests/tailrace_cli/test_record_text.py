@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tailrace_cli.errors import CommandFailed
@@ -34,6 +34,9 @@ DATA = st.none() | st.binary(max_size=20)
     ),
     st.sampled_from([Encoding.HEX, Encoding.BASE64]),
 )
+@settings(
+    suppress_health_check=[HealthCheck.too_slow]
+)  # the first text builds hypothesis' table of characters
 def test_a_record_of_any_bytes_is_read_back_from_its_json(record: TextRecord, encoding: Encoding) -> None:
     assert from_json(to_json(record, encoding), encoding) == record
 
