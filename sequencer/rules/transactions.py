@@ -9,8 +9,8 @@ Invariants:
   that was open when an agent received it (by number), or the one of its epoch (if every end bumps the epoch);
 - an open range begins at a producer's first stored batch in a partition, and ends with the marker's offset;
 - a retried end gets its first answer and ends nothing else;
-- a producer whose transaction was aborted for it (a time-out, an operator) is fenced. If its ends bump the epoch, an
-  abort gets it the next one, as in Kafka;
+- a producer whose transaction was aborted for it (a time-out, an operator) is fenced. As in Kafka, it gets the next
+  epoch by InitProducerId (KIP-588) or, if its ends bump the epoch, by an abort, unless another producer took the id;
 - requests that a client sent in one transaction add nothing to a later one, however late they arrive;
 - the end of a transaction skips topics and groups that were deleted meanwhile; it does not fail.
 
@@ -594,7 +594,7 @@ def _end_offsets(draft: Draft, group_id: str, producer_id: int, is_commit: bool)
 
 
 def _abort_and_fence(draft: Draft, row: TransactionRow) -> Steps[None]:
-    fenced = _bumped(draft, (yield from _finish(draft, row, is_commit=False))).with_previous(None)
+    fenced = _bumped(draft, (yield from _finish(draft, row, is_commit=False)))
     end = EndedTransaction(producer=row.producer, number=row.number, is_commit=False, granted=fenced.producer)
     draft.put(replace_row(fenced.with_last_end(end), updated_ms=draft.now_ms))
 

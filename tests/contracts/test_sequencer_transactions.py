@@ -627,11 +627,14 @@ def test_a_transaction_whose_time_is_over_is_aborted_and_its_producer_fenced(fac
         with pytest.raises(InvalidTransactionState):
             await mine.end(commit=True)
         assert await mine.current() == (FENCED, -1)
-        with pytest.raises(ProducerFenced):
-            await mine.init(named=mine.now)
+        other = Producer(bench, "tx")
+        assert (await other.init(named=mine.now)).producer_epoch == 1, "KIP-588"
         assert (await mine.end(commit=False)).producer_epoch == 1, "as in Kafka, an abort lets it continue"
         await mine.write()
         assert (await mine.end(commit=True)).producer_epoch == 2
+        await other.init()
+        with pytest.raises(ProducerFenced):
+            await other.init(named=ProducerGrant(mine.now.producer_id, 0))
 
     run(factory, scenario)
 

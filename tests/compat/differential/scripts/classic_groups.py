@@ -373,6 +373,20 @@ def waiting_members() -> Script:
     yield joined("four joins after all", group, asked.member_id, connection="four")
 
 
+def unused_ids() -> Script:
+    """Clients that ask for an id and do not come back: only a later rebalance waits for them."""
+    group = "unused"
+    yield joined("asks for an id", group, connection="one")
+    first = yield joined("another joins", group, connection="two", version=3)
+    yield synced("it syncs", group, first.member_id, first.generation_id, [(first.member_id, b"1")])
+    yield joined("asks for another", group, connection="one")
+    yield beaten("no rebalance", group, first.member_id, first.generation_id)
+    yield left("the only member leaves", group, (first.member_id, None))
+    yield described("empty", group)
+    request = DeleteGroupsRequest([group])
+    yield Ask("delete it", ApiKey.DELETE_GROUPS, 2, request)
+
+
 def static_members() -> Script:
     """Static members: taking their place again, fenced, removed by instance id."""
     group = "static"
@@ -470,6 +484,7 @@ SCRIPTS = Scripts(
         generations=generations,
         two_members=two_members,
         waiting_members=waiting_members,
+        unused_ids=unused_ids,
         static_members=static_members,
     ),
     kafka=AT_ONCE,

@@ -305,7 +305,6 @@ KNOWN = (
         "responses.<order>",
         "by the request's order; Kafka begins with unknown topics",
     ),
-    Known("reading.sessions", "go on by id *", "error_code", "a session knows its topics by name and by id"),
     Known(
         "reading.deleted_records",
         "*",

@@ -292,6 +292,38 @@ def second_protocol() -> Script:
     yield replace(log("txn2"), until=ends_at(4))
 
 
+def timed_out() -> Script:
+    """Producers whose transaction timed out: of KIP-890, which may abort it and go on, and of the first protocol."""
+    yield from coordinated("timed_out")
+    yield from topic("late", 2)
+
+    def is_over(answer: Any) -> bool:
+        return bool(answer.transaction_states[0].transaction_state == "CompleteAbort")
+
+    for name, version, produce_version in (("late-2", 5, 12), ("late-1", 4, 11)):
+        made = yield inited(f"init {name}", name, 4, 1_000)
+        producer, epoch = made.producer_id, made.producer_epoch
+        if version == 4:
+            yield added("add it", name, producer, epoch, ("late", 0))
+        yield in_txn(f"{name} begins", name, producer, epoch, 0, "late", produce_version)
+        described = DescribeTransactionsRequest([name])
+        yield Ask(
+            f"until {name} is over",
+            ApiKey.DESCRIBE_TRANSACTIONS,
+            0,
+            described,
+            until=is_over,
+            is_compared=False,
+        )
+        yield in_txn(f"{name} writes", name, producer, epoch, 1, "late", produce_version)
+        yield ended("commit", name, producer, epoch, version=version)
+        again = yield ended("abort", name, producer, epoch, False, version=version)
+        yield inited(f"init {name} with its old epoch", name, 5, producer=producer, epoch=epoch)
+        if version == 5:
+            yield in_txn("goes on", name, again.producer_id, again.producer_epoch, 0, "late", 12)
+            yield ended("commits", name, again.producer_id, again.producer_epoch, version=5)
+
+
 def many_at_once() -> Script:
     """AddPartitionsToTxn of versions 4 and 5, which only brokers send."""
     yield from coordinated("many")
@@ -444,9 +476,11 @@ SCRIPTS = Scripts(
         "idempotent": idempotent,
         "first_protocol": first_protocol,
         "second_protocol": second_protocol,
+        "timed_out": timed_out,
         "many_at_once": many_at_once,
         "listed": listed,
     },
+    kafka={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"},
     tailrace={"TAILRACE_AGENT__GAP_DEADLINE_MS": "200"},
     known=KNOWN,
 )
