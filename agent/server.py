@@ -59,6 +59,7 @@ from agent.security.oauthbearer import TokenCheck
 from agent.security.users import Users, decoy_key
 from agent.services import Services
 from agent.settings import AgentSettings
+from agent.store_check import check_store
 from agent.telemetry import AgentTelemetry
 from agent.tenants.tenant_handlers import tenant_handlers, tenant_handlers_at_once
 from cache.chunk_cache import ChunkCache
@@ -262,7 +263,10 @@ class Agent:
     # --- start ----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Join the ring and listen. Raises OSError (address in use) and the sequencer's errors."""
+        """Join the ring and listen.
+
+        Raises OSError (address in use), WrongStore and the sequencer's errors.
+        """
         if self._options.peer_port is not None:
             self._peer_server = RpcServer(
                 self._serve_peer,
@@ -276,6 +280,8 @@ class Agent:
             self.peer_port = self._peer_server.port
         await self._bind()
         try:
+            cluster_id = (await self.catalog.refresh()).cluster_id
+            await check_store(self._store, self._sequencer, cluster_id, self._clock)
             await self._join()
             for server in self._listeners:
                 await server.start_serving()

@@ -21,6 +21,7 @@ from agent.gateway.telemetry import GatewayTelemetry
 from agent.http import AgentPages
 from agent.security.listener_contexts import ClientSecurity
 from agent.server import Agent, AgentOptions, package_version
+from agent.store_check import WrongStore
 from agent.telemetry import AgentTelemetry
 from agent.telemetry_observers import CacheMetrics, StoreMetrics
 from cache.chunk_file import CacheFolderUnusable
@@ -294,7 +295,10 @@ class _AgentProcess:
             http_port = await self._open_pages(stack, pages)
             agent = self._agent(sequencer, store, http_port, cache_disk)
             name_process(lambda: _agent_name(self._kind, agent))
-            await agent.start()
+            try:
+                await agent.start()
+            except WrongStore as error:
+                raise CommandFailed(str(error)) from None
             stack.push_async_callback(agent.drain)
             if settings.security.first_user_file is not None:
                 await create_first_user(sequencer, settings.security.first_user_file)
