@@ -1,4 +1,5 @@
-"""The log of aiohttp's server: an unexpected exception is an error of this program; bytes that are not HTTP are not."""
+"""The log of aiohttp's server: an unexpected exception is an error of this program. Bytes that are not HTTP are not an
+error, nor is a client that leaves."""
 
 from __future__ import annotations
 
@@ -27,5 +28,7 @@ class ServerLog(logging.Logger):
         if isinstance(exc_info, HttpProcessingError):
             self._telemetry.closed_connections.labels("not HTTP").inc()
             log.warning("closed a connection: a request that can't be read", error=str(exc_info)[:SHOWN])
+        elif isinstance(exc_info, ConnectionResetError):
+            log.debug("a client has left before its request was handled", what=str(msg) % args)
         else:
             log.error("a request failed in aiohttp", what=str(msg) % args, exc_info=exc_info)
