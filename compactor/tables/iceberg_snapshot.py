@@ -37,9 +37,7 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import _SnapshotProducer
 from pyiceberg.typedef import Record
 
-from compactor.tables.table import (
-    NewFile,
-)
+from compactor.tables.table import NewFile
 
 SMALL_MANIFEST_ENTRIES = 2_000
 MOST_SMALL_MANIFESTS = 16

@@ -224,9 +224,8 @@ class Expiry:
         except asyncio.CancelledError:
             maintenance.deleted_topics = None
             raise
-        if (
-            maintenance.deleted_topics is not None
-        ):  # otherwise look again: one was deleted that was not known yet
+        # None again: meanwhile one was deleted of which the partitions are not known. The next call looks again.
+        if maintenance.deleted_topics is not None:
             maintenance.deleted_topics.update(found)
 
     async def _remove_rows(self, rows: list[deleted_topics.RowKey]) -> None:

@@ -15,7 +15,12 @@ from asyncio import BaseEventLoop, events
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
+
+import pytest
+
+from tailrace.turns import Turns
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -150,3 +155,16 @@ def _what(handle: Any) -> str:
     if isinstance(owner, asyncio.Task):
         return f"{owner.get_name()}: {owner.get_coro()!r}"
     return repr(callback)
+
+
+def counted_turns(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> list[None]:
+    """Have a module count the turns that it gives to others. Return a list with one entry for each."""
+    given: list[None] = []
+
+    class Counted(Turns):
+        async def give(self) -> None:
+            given.append(None)
+            await super().give()
+
+    monkeypatch.setattr(module, "Turns", Counted)
+    return given

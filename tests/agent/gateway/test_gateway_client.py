@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -30,6 +31,21 @@ from tests.support.clocks import ManualClock
 from tests.support.turns import passes_of
 
 
+def client_of(
+    dispatch: Callable[..., Awaitable[Reply]], clock: ManualClock, budget: MemoryBudget
+) -> GatewayClient:
+    """A client whose requests get the replies of `dispatch`. For answers there is as much memory as in the budget."""
+    parts: Any = {
+        "listener": "",
+        "logins": None,
+        "quotas": None,
+        "dispatch_for": lambda _: dispatch,
+        "partitions_of": None,
+    }
+    context = GatewayContext(budget=budget, memory=AnswerMemory(budget.limit, clock), **parts)
+    return GatewayClient(context, ANYBODY, clock)
+
+
 @pytest.mark.parametrize("is_cancelled", [False, True])
 def test_a_request_whose_answer_is_late_holds_its_memory_until_it_is_made(is_cancelled: bool) -> None:
     async def scenario() -> None:
@@ -38,15 +54,7 @@ def test_a_request_whose_answer_is_late_holds_its_memory_until_it_is_made(is_can
         async def dispatch(*_: object) -> Reply:
             return reply
 
-        parts: Any = {
-            "listener": "",
-            "logins": None,
-            "quotas": None,
-            "dispatch_for": lambda _: dispatch,
-            "partitions_of": None,
-        }
-        context = GatewayContext(budget=budget, memory=AnswerMemory(1 << 20, clock), **parts)
-        asking = asyncio.ensure_future(GatewayClient(context, ANYBODY, clock).ask(ProduceRequest()))
+        asking = asyncio.ensure_future(client_of(dispatch, clock, budget).ask(ProduceRequest()))
         await settle()
         if is_cancelled:
             asking.cancel()
@@ -70,16 +78,7 @@ def test_long_requests_and_responses_leave_the_loop_to_others() -> None:
         return Reply(encode_response(0, ApiKey.METADATA, APIS[ApiKey.METADATA].served.last, response))
 
     async def scenario() -> None:
-        clock = ManualClock()
-        parts: Any = {
-            "listener": "",
-            "logins": None,
-            "quotas": None,
-            "dispatch_for": lambda _: dispatch,
-            "partitions_of": None,
-        }
-        context = GatewayContext(budget=MemoryBudget(64 << 20), memory=AnswerMemory(64 << 20, clock), **parts)
-        asking = GatewayClient(context, ANYBODY, clock).ask(request)
+        asking = client_of(dispatch, ManualClock(), MemoryBudget(64 << 20)).ask(request)
         assert await passes_of(asking) >= 20
 
     asyncio.run(scenario())
@@ -95,16 +94,8 @@ def test_a_reader_that_leaves_while_its_records_are_decoded_gives_their_memory_b
         return Reply(parts, on_sent=lambda: given_back.append(True))
 
     async def scenario() -> None:
-        clock = ManualClock()
-        parts: Any = {
-            "listener": "",
-            "logins": None,
-            "quotas": None,
-            "dispatch_for": lambda _: dispatch,
-            "partitions_of": None,
-        }
-        context = GatewayContext(budget=MemoryBudget(64 << 20), memory=AnswerMemory(64 << 20, clock), **parts)
-        holding = asyncio.ensure_future(GatewayClient(context, ANYBODY, clock).hold(FetchRequest()))
+        client = client_of(dispatch, ManualClock(), MemoryBudget(64 << 20))
+        holding = asyncio.ensure_future(client.hold(FetchRequest()))
         for _ in range(5):
             await asyncio.sleep(0)
         assert not holding.done()

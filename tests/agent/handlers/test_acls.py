@@ -6,22 +6,14 @@ from agent.handlers import acls as handler
 from sequencer.api.security import CreateAcls
 from tailrace.kafka.messages.describe_acls import DescribeAclsRequest
 from tailrace.security.acls import Operation, PatternType, Permission, ResourceType
-from tailrace.turns import Turns
 from tests.agent.handlers.test_delegation_tokens import allowed, ask
 from tests.support.agents import AgentBench, run
+from tests.support.turns import counted_turns
 
 
 def test_acls_are_described_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = 0
-
-    class Watched(Turns):
-        async def give(self) -> None:
-            nonlocal given
-            given += 1
-            await super().give()
-
     monkeypatch.setattr(handler, "MATCHED_IN_A_TURN", 2)
-    monkeypatch.setattr(handler, "Turns", Watched)
+    given = counted_turns(monkeypatch, handler)
 
     async def scenario(bench: AgentBench) -> None:
         topics = [f"t{number}" for number in range(6)]
@@ -36,6 +28,6 @@ def test_acls_are_described_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         may = allowed(Operation.DESCRIBE, ResourceType.CLUSTER, "kafka-cluster", "alice")
         described = await ask(bench, request, acls=(may,))
         assert sorted(resource.resource_name for resource in described.resources) == topics
-        assert given == 3
+        assert len(given) == 3
 
     run(scenario)
