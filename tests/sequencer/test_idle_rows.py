@@ -50,6 +50,7 @@ from sequencer.store.rows import (
 from sequencer.store.state import HotState, replace_row
 from tailrace.turns import at_once
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.hooked_rows import counted_deletions
 
 ME = DatabaseIdentity("c", 1)
 SETTINGS = SequencerSettings()
@@ -481,14 +482,7 @@ def test_a_decision_forgets_a_limited_number_of_answers_and_retention_takes_seve
         await store.release_committer_lease(epoch)
         sequencer = Committer(store, clock, SeededEntropy(1), SequencerSettings(max_request_answers=10))
         await sequencer.start()
-        forgotten: list[int] = []
-        write = store.write
-
-        async def counted(changes: Changes, committer_epoch: int) -> None:
-            forgotten.append(list(changes.by_kind.get(AnswerRow, {}).values()).count(None))
-            await write(changes, committer_epoch)
-
-        store.write = counted  # type: ignore[method-assign]
+        forgotten = counted_deletions(store, AnswerRow)
         await sequencer.apply_retention(Empty())
         left = [row.request_id.int for row in sequencer._context.state.all(AnswerRow)]
         assert sorted(left) == [23, 25, 27, 29, 31, 33, 35, 37, 38, 39]

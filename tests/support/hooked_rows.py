@@ -56,3 +56,16 @@ class HookedRowStore(MemoryRowStore):
                 if row is not None and self._is_refused(row):
                     raise RequestFailed(f"the database does not take {row}")
         super()._check(changes)
+
+
+def counted_deletions(store: MemoryRowStore, kind: type[Row]) -> list[int]:
+    """Return a list to which every write from now on adds how many rows of this kind it deletes."""
+    deletions: list[int] = []
+    write = store.write
+
+    async def counted(changes: Changes, committer_epoch: int) -> None:
+        deletions.append(list(changes.by_kind.get(kind, {}).values()).count(None))
+        await write(changes, committer_epoch)
+
+    store.write = counted  # type: ignore[method-assign]
+    return deletions

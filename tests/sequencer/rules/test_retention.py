@@ -41,6 +41,7 @@ from sequencer.store.rows import BrokerConfigRow, Changes, LogEpoch, ObjectRow, 
 from sequencer.store.state import HotState
 from tests.support.backlog import TOPIC, CountingStore, fill
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.hooked_rows import counted_deletions
 from tests.support.turns import passes_of
 
 
@@ -208,14 +209,7 @@ def test_steps_of_removal_have_as_many_runs_as_the_setting_allows_and_remove_all
         settings = SequencerSettings(removal_step=4, default_retention_ms=-1)
         sequencer = Committer(store, clock, SeededEntropy(1), settings)
         await sequencer.start()
-        written: list[int] = []
-        write = store.write
-
-        async def counted(changes: Changes, committer_epoch: int) -> None:
-            written.append(list(changes.by_kind.get(RunRow, {}).values()).count(None))
-            await write(changes, committer_epoch)
-
-        store.write = counted  # type: ignore[method-assign]
+        written = counted_deletions(store, RunRow)
         await sequencer.delete_records(
             DeleteRecords([DeleteRecordsPartition(TOPIC, number, 45) for number in range(7)])
         )
