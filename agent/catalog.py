@@ -30,6 +30,7 @@ from sequencer.api.topics import (
 )
 from sequencer.pages import whole_client_configs, whole_security
 from sequencer.ring_changes import ring_after
+from tailrace.background_tasks import retrieve_error
 from tailrace.configs.internal_topics import is_internal
 from tailrace.configs.topic_config import TopicSettings, topic_settings
 from tailrace.security.acls import Acl
@@ -134,7 +135,7 @@ class Catalog:
         """Return the newest snapshot, requested after this call began. Raises SequencerError."""
         if self._next is None:
             self._next = asyncio.ensure_future(self._after(self._running))
-            self._next.add_done_callback(_retrieve_error)
+            self._next.add_done_callback(retrieve_error)
         await asyncio.shield(self._next)
         return self.snapshot
 
@@ -237,12 +238,6 @@ class RequestTopics:
 def has(known: KnownTopic | None, partitions: int) -> bool:
     """Whether the topic is known with at least this many partitions."""
     return known is not None and partitions <= known.topic.partitions
-
-
-def _retrieve_error(refresh: asyncio.Task[None]) -> None:
-    """Retrieve the task's error: if its waiters are gone, asyncio would log it as never retrieved."""
-    if not refresh.cancelled():
-        refresh.exception()
 
 
 def departed_of(known: Snapshot, ring: Ring) -> tuple[Member, ...]:

@@ -73,7 +73,7 @@ from sequencer.api.agents import AgentInfo, AgentLease, AgentRef, Member, RenewA
 from sequencer.api.errors import IncarnationChanged, LeaseLost, SequencerError
 from sequencer.api.interface import Sequencer
 from sequencer.api.values import Empty
-from tailrace.background_tasks import log_and_continue
+from tailrace.background_tasks import cancel_and_wait, log_and_continue
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy, wait_for
 from tailrace.object_store.api import ObjectStore
@@ -732,8 +732,7 @@ class Agent:
         for handshakes in self._handshakes:
             await handshakes.close()
         for task in self._tasks:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await cancel_and_wait(task)
         if self._neighbour is not None:
             await self._neighbour.close()
         if self._services is not None:

@@ -12,6 +12,7 @@ import structlog
 
 from sequencer.api.interface import Sequencer
 from sequencer.api.values import Empty
+from tailrace.background_tasks import cancel_and_wait
 from tailrace.clock import Clock, wait_for
 from tailrace.object_store.api import ObjectStore, StoreError
 
@@ -37,8 +38,7 @@ async def check_store(store: ObjectStore, sequencer: Sequencer, cluster_id: str,
         log.warning("the object store is not checked: whether it is the cluster's", error=str(error))
         return
     finally:
-        looking.cancel()
-        await asyncio.gather(looking, return_exceptions=True)
+        await cancel_and_wait(looking)
     objects = (await sequencer.statistics(Empty())).objects
     if objects:
         raise WrongStore(

@@ -44,6 +44,7 @@ from bench.support.kafka_socket import (
 )
 from bench.support.memory_cases import CASES, SMALL, Sizes, run_case, show
 from bench.support.process_figures import cpu_seconds, rss_mib
+from tailrace.background_tasks import cancel_and_wait
 from tailrace.kafka import ApiKey
 from tailrace.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tailrace_cli.connections.kafka_client import KafkaClient
@@ -223,9 +224,7 @@ async def _beside(coroutines: Any) -> AsyncIterator[None]:
         await asyncio.sleep(1)
         yield
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)
 
 
 NEIGHBOURS: dict[str, Callable[[str, str], Any]] = {

@@ -31,6 +31,7 @@ from cache.ring import ZoneRing
 from cache.settings import CacheSettings
 from cache.single_flight import SingleFlight
 from sequencer.api.agents import Member
+from tailrace.background_tasks import cancel_and_wait
 from tailrace.buffers import Buffer
 from tailrace.object_store.api import ObjectMissing, ObjectStore, StoreError
 
@@ -232,10 +233,7 @@ class ChunkCache:
 
     async def close(self) -> None:
         """Cancel and await the requests in progress."""
-        ahead = list(self._ahead.values())
-        for task in ahead:
-            task.cancel()
-        await asyncio.gather(*ahead, return_exceptions=True)
+        await cancel_and_wait(*self._ahead.values())
         await self._from_peer.close()
         await self._from_store.close()
         await self._again.close()

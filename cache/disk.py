@@ -21,7 +21,7 @@ from cache.chunk_file import ChunkFile, open_disk_file
 from cache.disk_index import DiskIndex, DiskLocation, most_entries_of
 from cache.observer import CacheObserver, DiskRead, DiskWrite, NoObserver
 from cache.settings import CacheSettings
-from tailrace.background_tasks import cause_of, log_and_continue
+from tailrace.background_tasks import cancel_and_wait, cause_of, log_and_continue
 from tailrace.clock import Clock, wait_for
 
 log = structlog.get_logger("cache.disk")
@@ -132,9 +132,7 @@ class DiskTier:
     async def close(self) -> None:
         """Drop the chunks that wait to be written, and wait a bounded time for running calls."""
         self._is_closed = True
-        if self._writer is not None:
-            self._writer.cancel()
-            await asyncio.gather(self._writer, return_exceptions=True)
+        await cancel_and_wait(self._writer)
         self._queued.clear()
         with log_and_continue(log, "the file of the cache's disk could not be removed", OSError):
             await self._file.close()

@@ -29,7 +29,7 @@ from cache.chunk_cache import ChunkCache
 from cache.read_batches import ReadBatches
 from sequencer.api.errors import SequencerError
 from sequencer.api.reads import FindAnswer, FindPartition, FindRequest, Run
-from tailrace.background_tasks import log_and_continue
+from tailrace.background_tasks import cancel_and_wait, log_and_continue
 from tailrace.clock import Clock
 
 log = structlog.get_logger("cache.read_ahead")
@@ -167,9 +167,7 @@ class ReadAhead:
 
     async def close(self) -> None:
         """Cancel and await the request to the sequencer."""
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.gather(self._asking, return_exceptions=True)
+        await cancel_and_wait(self._asking)
 
     def _plan(self, stream: _Stream, runs: Sequence[Run]) -> None:
         """Plan the runs that follow those which the stream knows."""

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from tailrace.background_tasks import cancel_and_wait, retrieve_error
+
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -42,16 +44,12 @@ class SingleFlight(Generic[K, V]):
 
     async def close(self) -> None:
         """Cancel the running calls and wait until they have ended."""
-        flights = list(self._flights.values())
-        for flight in flights:
-            flight.cancel()
-        await asyncio.gather(*flights, return_exceptions=True)
+        await cancel_and_wait(*self._flights.values())
 
     def _ended(self, key: K, flight: asyncio.Task[V]) -> None:
         if self._flights.get(key) is flight:
             del self._flights[key]
-        if not flight.cancelled():
-            flight.exception()  # mark as retrieved: asyncio logs no error if all waiters have left
+        retrieve_error(flight)
 
 
 async def _run(call: Callable[[], Awaitable[V]]) -> V:

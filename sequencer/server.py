@@ -37,7 +37,7 @@ from sequencer.rules.topics import ValidateConfig, accept_any_config
 from sequencer.settings import SequencerSettings
 from sequencer.store.row_store import DatabaseIdentity, RowStore
 from sequencer.store.state import HotState
-from tailrace.background_tasks import log_and_continue
+from tailrace.background_tasks import cancel_and_wait, log_and_continue
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy, wait_for
 from tailrace.object_store.api import ObjectStore, StoreError
@@ -180,9 +180,7 @@ class SequencerServer:
         """Answer the calls in progress, release the lease, and close the connections."""
         self._is_closing = True
         await self.server.close(self._settings.drain_s)
-        if self._leading is not None:
-            self._leading.cancel()
-            await asyncio.gather(self._leading, return_exceptions=True)
+        await cancel_and_wait(self._leading)
         await self._step_down("this server is closing")
         await self._stop_following()
         if self._ending is not None:
@@ -279,8 +277,7 @@ class SequencerServer:
                 raise NotConfirmed("the database did not confirm the committer's lease in time")
             await confirmed
         finally:
-            confirmed.cancel()
-            await asyncio.gather(confirmed, return_exceptions=True)
+            await cancel_and_wait(confirmed)
 
     async def _confirm_at_length(self, local: Committer) -> None:
         """Like `_confirm`, but with more patience: after the usual time waiting calls fail, but the state is kept."""
@@ -384,9 +381,7 @@ class SequencerServer:
     async def _end(self, local: Committer) -> None:
         """End a term completely, even if the caller is cancelled."""
         housekeeping, self._housekeeping = self._housekeeping, []
-        for task in housekeeping:
-            task.cancel()
-        await asyncio.gather(*housekeeping, return_exceptions=True)
+        await cancel_and_wait(*housekeeping)
         self._known_commit = max(self._known_commit, local.commit_number)
         self._ending = asyncio.create_task(local.close(), name="sequencer: end of a term")
         await asyncio.shield(self._ending)
@@ -414,9 +409,7 @@ class SequencerServer:
     async def _stop_following(self) -> None:
         following, follower = self._following, self._follower
         self._following = self._follower = None
-        if following is not None:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+        await cancel_and_wait(following)
         if follower is not None:
             follower.drop()
 

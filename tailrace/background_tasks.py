@@ -7,6 +7,7 @@ If such a task ends, more than one request fails: a lease expires or a bucket fi
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -33,3 +34,17 @@ def log_and_continue(
         log.warning(event, cause=cause_of(error), **details)
     except Exception as error:
         log.exception(event, cause=cause_of(error), **details)
+
+
+async def cancel_and_wait(*tasks: asyncio.Future[Any] | None) -> None:
+    """Cancel the tasks and wait until all have ended. Their errors are ignored, and None is skipped."""
+    given = [task for task in tasks if task is not None]
+    for task in given:
+        task.cancel()
+    await asyncio.gather(*given, return_exceptions=True)
+
+
+def retrieve_error(task: asyncio.Future[Any]) -> None:
+    """Retrieve the task's error. Otherwise, if its waiters are gone, asyncio logs it as never retrieved."""
+    if not task.cancelled():
+        task.exception()

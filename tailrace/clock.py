@@ -8,6 +8,8 @@ import time
 import uuid
 from typing import Any, Protocol
 
+from tailrace.background_tasks import cancel_and_wait
+
 
 class Clock(Protocol):
     """The source of time for all product code."""
@@ -78,8 +80,7 @@ async def wait_for(clock: Clock, awaited: asyncio.Future[Any], seconds: float) -
     try:
         await asyncio.wait({awaited, timer}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        timer.cancel()
-        await asyncio.gather(timer, return_exceptions=True)
+        await cancel_and_wait(timer)
     return awaited.done()
 
 
@@ -91,5 +92,4 @@ async def wait_until_set(clock: Clock, event: asyncio.Event, seconds: float) -> 
     try:
         return await wait_for(clock, waiting, seconds)
     finally:
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
+        await cancel_and_wait(waiting)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -14,7 +13,7 @@ import structlog
 from agent.catalog import KnownTopic
 from sequencer.api.errors import SequencerError
 from sequencer.api.share_groups import AcquiredRecords, ShareLimits
-from tailrace.background_tasks import log_and_continue
+from tailrace.background_tasks import cancel_and_wait, log_and_continue
 from tailrace.ids import TopicPartition
 
 log = structlog.get_logger("agent.share")
@@ -54,10 +53,7 @@ class DeadLetterQueue:
 
     async def close(self) -> None:
         """Stop writing."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        await cancel_and_wait(self._task)
 
     def take(self, undeliverable: UndeliverableRecords) -> None:
         """Queue records to be written."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 
 import structlog
 
@@ -18,7 +17,7 @@ from sequencer.api.errors import SequencerError
 from sequencer.api.interface import Sequencer
 from sequencer.api.share_groups import ShareLimits, ShareRequest, ShareWork
 from sequencer.bounds import MAX_WORKS
-from tailrace.background_tasks import log_and_continue
+from tailrace.background_tasks import cancel_and_wait, log_and_continue
 
 log = structlog.get_logger("agent.share")
 
@@ -45,10 +44,7 @@ class ShareReleases:
 
     async def close(self) -> None:
         """Stop releasing."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        await cancel_and_wait(self._task)
 
     def connection_ended(self, connection: object) -> None:
         """End the connection's sessions and queue the release of what they may have acquired."""

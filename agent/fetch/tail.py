@@ -18,7 +18,7 @@ from agent.telemetry import AgentTelemetry
 from sequencer.api.errors import SequencerError, SequencerUnavailable
 from sequencer.api.interface import Sequencer
 from sequencer.api.reads import FoundPartition, WatchAnswer, WatchRequest
-from tailrace.background_tasks import log_and_continue
+from tailrace.background_tasks import cancel_and_wait, log_and_continue
 from tailrace.clock import Clock, Entropy
 from tailrace.ids import TopicPartition
 from tailrace.turns import Turns
@@ -62,9 +62,7 @@ class Tail:
         self._task = asyncio.create_task(self._follow(), name="tail: subscription")
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await cancel_and_wait(self._task)
 
     # --- for fetches
 
@@ -189,8 +187,7 @@ class Tail:
             log.info("the subscription is over: windows are dropped and subscribed again", cause=str(over))
             return False
         finally:
-            call.cancel()
-            await asyncio.gather(call, return_exceptions=True)
+            await cancel_and_wait(call)
 
     async def _is_answered(self, call: asyncio.Future[WatchAnswer], request: WatchRequest) -> bool:
         """Wait for the answer. Return False if the call can be cancelled because partitions must be added.

@@ -21,6 +21,7 @@ from agent.gateway.errors import HttpRefusal
 from agent.gateway.settings import GatewaySettings
 from agent.gateway.telemetry import GatewayTelemetry
 from agent.long_work import LongWork
+from tailrace.background_tasks import cancel_and_wait
 from tailrace.clock import Clock
 from tailrace.tenants import Tenant
 
@@ -66,8 +67,7 @@ class GatewayParts:
         try:
             await asyncio.wait({awaited, self.draining, timer}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            timer.cancel()
-            await asyncio.gather(timer, return_exceptions=True)
+            await cancel_and_wait(timer)
         return awaited.done()
 
 

@@ -25,6 +25,7 @@ from agent.gateway.event_text import HEARTBEAT, MAX_PARTITIONS, beginning, event
 from agent.gateway.reading import PartitionRead, ReadOptions, offsets_at, read, shown
 from agent.gateway.responses import WRITTEN_TOGETHER_BYTES, ClientDisconnected, ResponseStream
 from agent.gateway.topics import topic_of
+from tailrace.background_tasks import cancel_and_wait
 from tailrace.kafka.error_codes import ErrorCode
 
 MAX_RECORDS = 10_000
@@ -161,8 +162,7 @@ class _Tail:
             if await self._call.parts.done(fetching, longest):
                 return fetching.result()
         finally:
-            fetching.cancel()
-            await asyncio.gather(fetching, return_exceptions=True)
+            await cancel_and_wait(fetching)
         if self._call.parts.draining.done():
             raise HttpRefusal(503, "The agent is shutting down. Connect again; nothing is lost.", 50302)
         raise refusal_of(ErrorCode.REQUEST_TIMED_OUT)

@@ -31,6 +31,7 @@ from agent.security.http_login import CHALLENGE
 from agent.security.sasl import LoginFailed
 from agent.server import Agent
 from tailrace.addresses import plain_address
+from tailrace.background_tasks import cancel_and_wait
 from tailrace.rpc.link import split_address
 
 log = structlog.get_logger("agent.gateway")
@@ -105,9 +106,7 @@ class Gateway:
         await self._connections.close()
         if not self._parts.draining.done():
             self._parts.draining.set_result(None)
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            await asyncio.gather(self._sweeper, return_exceptions=True)
+        await cancel_and_wait(self._sweeper)
         await self._runner.cleanup()
 
     # --- one request

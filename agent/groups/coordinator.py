@@ -52,7 +52,7 @@ from sequencer.api.groups import (
 )
 from sequencer.api.interface import Sequencer
 from sequencer.api.transactions import TransactionRef
-from tailrace.background_tasks import log_and_continue
+from tailrace.background_tasks import cancel_and_wait, log_and_continue, retrieve_error
 from tailrace.clock import Clock, Entropy, wait_for
 from tailrace.configs.group_config import CONSUMER_SESSION_TIMEOUT_MS, SHARE_SESSION_TIMEOUT_MS
 from tailrace.kafka.error_codes import ErrorCode
@@ -185,9 +185,7 @@ class GroupCoordinator:
     async def close(self) -> None:
         """Answer all waiting requests with NOT_COORDINATOR, and serve no more. All answered states are stored."""
         self._is_closed = True
-        for timer in self._timers:
-            timer.cancel()
-        await asyncio.gather(*self._timers, return_exceptions=True)
+        await cancel_and_wait(*self._timers)
         for held in list(self._held.values()):
             self._forget(held)
         while self._steps:
@@ -547,8 +545,7 @@ class GroupCoordinator:
 
     def _stepped(self, task: asyncio.Task[Any]) -> None:
         self._steps.discard(task)
-        if not task.cancelled():
-            task.exception()  # retrieve the error, because its waiters may be gone
+        retrieve_error(task)
 
     async def _perform(
         self,

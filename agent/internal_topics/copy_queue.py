@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -16,7 +15,7 @@ import structlog
 
 from agent.catalog import Catalog
 from sequencer.api.groups import OffsetPosition
-from tailrace.background_tasks import log_and_continue
+from tailrace.background_tasks import cancel_and_wait, log_and_continue
 from tailrace.clock import Clock, wait_until_set
 from tailrace.configs.internal_topics import GROUPS, TRANSACTIONS, is_kept
 
@@ -107,10 +106,7 @@ class CopyQueue:
 
     async def stop(self) -> None:
         """Stop copying."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        await cancel_and_wait(self._task)
 
     @property
     def keeps_groups(self) -> bool:

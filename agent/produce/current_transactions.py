@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from sequencer.api.interface import Sequencer
 from sequencer.api.transactions import CurrentTransaction, CurrentTransactionQuery, CurrentTransactionsRequest
+from tailrace.background_tasks import retrieve_error
 
 QUERIES_IN_A_CALL = 5_000
 """The most batches in one call, and in one request of a handler."""
@@ -28,7 +29,7 @@ class _Call:
         self.queries: list[CurrentTransactionQuery] = []
         self.has_begun = False
         self.answers = asyncio.ensure_future(self._answered(sequencer, before))
-        self.answers.add_done_callback(_retrieve_error)
+        self.answers.add_done_callback(retrieve_error)
 
     def has_room(self, more: int) -> bool:
         """Whether `more` batches may join."""
@@ -63,9 +64,3 @@ class CurrentTransactions:
         call.queries.extend(queries)
         answers = await asyncio.shield(call.answers)
         return answers[start : start + len(queries)]
-
-
-def _retrieve_error(task: asyncio.Task[list[CurrentTransaction]]) -> None:
-    """Retrieve the task's error: if its waiters are gone, asyncio would log it as never retrieved."""
-    if not task.cancelled():
-        task.exception()

@@ -63,7 +63,7 @@ from sequencer.api.errors import (
     SessionClosed,
 )
 from sequencer.api.interface import Sequencer
-from tailrace.background_tasks import log_and_continue
+from tailrace.background_tasks import cancel_and_wait, log_and_continue
 from tailrace.batches.mixed_object import SealedObject, seal
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy, wait_for, wait_until_set
@@ -261,8 +261,7 @@ class Lane:
         try:
             return await wait_for(self._clock, settling, seconds)
         finally:
-            settling.cancel()
-            await asyncio.gather(settling, return_exceptions=True)
+            await cancel_and_wait(settling)
 
     async def _all_settled(self) -> None:
         while self._inflight:
@@ -282,9 +281,7 @@ class Lane:
                 commits=self._unanswered,
             )
             tasks.extend(self._inflight)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)
         if self._session is not None:
             await self._close_session(self._session)
             self._session = None
@@ -532,8 +529,7 @@ class Lane:
             return await committing
         finally:
             if not committing.done():
-                committing.cancel()
-                await asyncio.gather(committing, return_exceptions=True)
+                await cancel_and_wait(committing)
 
     async def _commit_until_answered(
         self,
@@ -770,8 +766,7 @@ class Lane:
                     "a session could not be released; it will expire", lane=self._number, error=repr(error)
                 )
         finally:
-            closing.cancel()
-            await asyncio.gather(closing, return_exceptions=True)
+            await cancel_and_wait(closing)
 
     def _lose_session(self, session: UploadSession) -> None:
         """Note that the session has ended and have another opened, unless that is already done."""

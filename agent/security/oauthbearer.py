@@ -22,7 +22,7 @@ from joserfc.jwk import Key, KeySet
 
 from agent.security.sasl import Login, LoginFailed, Step
 from agent.security.settings import SecuritySettings
-from tailrace.background_tasks import log_and_continue
+from tailrace.background_tasks import cancel_and_wait, log_and_continue
 from tailrace.clock import Clock
 from tailrace.limits import is_name
 
@@ -95,10 +95,7 @@ class SigningKeys:
 
     async def close(self) -> None:
         """Stop reading."""
-        tasks = [task for task in (self._keeping, self._reading) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(self._keeping, self._reading)
 
     async def _keep(self) -> None:
         while True:

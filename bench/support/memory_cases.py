@@ -38,6 +38,7 @@ from compactor.rewrite import OutputLocation, RewriteFailure, RewriteResult
 from sequencer.api.compaction import CompactionRequest
 from sequencer.api.errors import LeaseLost, SequencerUnavailable, SessionClosed
 from sequencer.client import SequencerClient
+from tailrace.background_tasks import cancel_and_wait
 from tailrace.batches.record_batch import split
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.kafka import ApiKey, encode_request
@@ -526,8 +527,7 @@ async def send_all(bootstrap: str, partition: int, batch: bytes, count: int, ans
         except (OSError, EOFError):
             answers["closed"] = answers.get("closed", 0) + 1
         finally:
-            sending.cancel()
-            await asyncio.gather(sending, return_exceptions=True)
+            await cancel_and_wait(sending)
             connection.close()
 
 

@@ -31,6 +31,7 @@ from sequencer.checkpoint.snapshot import PartWriter, has_many_hot_rows, write_c
 from sequencer.store.row_store import DatabaseIdentity, RowStore
 from sequencer.store.rows import Changes, Row
 from sequencer.store.state import COMMIT_NUMBER, HotState, Key
+from tailrace.background_tasks import cancel_and_wait
 from tailrace.clock import Clock, wait_for
 from tailrace.object_store.api import ObjectMissing, ObjectStore, StoreError
 from tailrace.object_store.keys import check_key
@@ -212,8 +213,7 @@ class Checkpointer:
         finally:
             scan, self._scan = self._scan, None
             if scan is not None:
-                scan.task.cancel()
-                await asyncio.gather(scan.task, return_exceptions=True)
+                await cancel_and_wait(scan.task)
 
     async def _wait(self, pause: float) -> None:
         """Wait for the pause to end, or for a caller that can't wait so long."""

@@ -36,7 +36,7 @@ from sequencer.rules import leases, topics
 from sequencer.settings import SequencerSettings
 from sequencer.store.row_store import DatabaseIdentity, RowStore
 from sequencer.store.state import COMMIT_NUMBER, HotState
-from tailrace.background_tasks import log_and_continue
+from tailrace.background_tasks import cancel_and_wait, log_and_continue
 from tailrace.clock import Clock, Entropy, wait_for
 from tailrace.object_store.api import StoreError
 
@@ -256,9 +256,7 @@ class Committer(SequencerMethods):
 
     async def _stop_renewing(self) -> None:
         keeping, self._keeping = self._keeping, []
-        for task in keeping:
-            task.cancel()
-        await asyncio.gather(*keeping, return_exceptions=True)
+        await cancel_and_wait(*keeping)
         await self._term.stop_renewing()
 
     @property
@@ -278,8 +276,7 @@ class Committer(SequencerMethods):
         ):
             if await wait_for(self._clock, finished, FINISH_WAIT_S):
                 await finished
-        finished.cancel()
-        await asyncio.gather(finished, return_exceptions=True)
+        await cancel_and_wait(finished)
 
     @property
     def identity(self) -> DatabaseIdentity:

@@ -33,7 +33,7 @@ from sequencer.settings import SequencerSettings
 from sequencer.store.row_store import RowStore
 from sequencer.store.rows import Changes
 from sequencer.store.state import HotState
-from tailrace.background_tasks import log_and_continue
+from tailrace.background_tasks import cancel_and_wait, log_and_continue
 from tailrace.clock import Clock, wait_for
 from tailrace.turns import Turns, in_turns
 
@@ -115,8 +115,7 @@ class Follower:
                 raise FollowerBehind("the journal was not read in time")
             await caught_up
         finally:
-            caught_up.cancel()
-            await asyncio.gather(caught_up, return_exceptions=True)
+            await cancel_and_wait(caught_up)
 
     async def run(self) -> None:
         """Follow the journal until the copy is handed over."""

@@ -27,7 +27,7 @@ import structlog
 from sequencer.api.errors import SequencerError, SequencerUnavailable
 from sequencer.observer import SequencerObserver, timed
 from sequencer.store.row_store import LONGEST_LEASE_MS, RowStore
-from tailrace.background_tasks import log_and_continue
+from tailrace.background_tasks import cancel_and_wait, log_and_continue, retrieve_error
 from tailrace.clock import Clock, wait_for
 
 T = TypeVar("T")
@@ -146,7 +146,7 @@ class Term:
         """Wait for the renewal in progress, or for a new one. The renewal continues if its waiters give up."""
         if self._renewal is None or self._renewal.done():
             self._renewal = asyncio.create_task(self._renew(), name="sequencer: renewal of the lease")
-            self._renewal.add_done_callback(_seen)
+            self._renewal.add_done_callback(retrieve_error)
         renewal = self._renewal
         await asyncio.wait([renewal])
         if renewal.cancelled():
@@ -177,8 +177,7 @@ class Term:
                 seconds += min(_STEP_S, self._clock.monotonic() - began)
             value = answer.result()
         finally:
-            answer.cancel()
-            await asyncio.gather(answer, return_exceptions=True)
+            await cancel_and_wait(answer)
         self._note_round_trip(seconds)
         return value
 
@@ -204,9 +203,7 @@ class Term:
 
     async def stop_renewing(self) -> None:
         """Cancel the renewal in progress. Its waiters fail, because the term has ended."""
-        if self._renewal is not None:
-            self._renewal.cancel()
-            await asyncio.gather(self._renewal, return_exceptions=True)
+        await cancel_and_wait(self._renewal)
 
     async def release(self) -> None:
         """Release the lease, so that the next committer can begin at once. The last write of this term must have
@@ -220,9 +217,3 @@ class Term:
             _log, "the committer's lease could not be released; it will expire", SequencerError
         ):
             await self._store.release_committer_lease(self.epoch)
-
-
-def _seen(renewal: asyncio.Task[None]) -> None:
-    """Mark an error as retrieved, in case nobody waits for the renewal any more."""
-    if not renewal.cancelled():
-        renewal.exception()

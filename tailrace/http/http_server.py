@@ -22,7 +22,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 
-from tailrace.background_tasks import log_and_continue
+from tailrace.background_tasks import cancel_and_wait, log_and_continue
 from tailrace.clock import Clock
 from tailrace.http.http_connections import HttpBounds, HttpConnections, HttpTelemetry
 from tailrace.security.tls import Tls
@@ -109,9 +109,7 @@ class HttpServer:
         if self._server is not None:
             self._server.close()
         await self._connections.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_and_wait(*self._tasks)
         await self._runner.cleanup()
 
     async def _keep_gauges(self) -> None:

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
+from tailrace.background_tasks import cancel_and_wait
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy
 from tailrace.object_store.api import ObjectInfo, ObjectStore, StoreUnavailable
@@ -277,9 +278,7 @@ class _Persistence:
                 f"{what}: no answer within {self._policy.deadline_seconds} s; last failure: {last}"
             ) from last
         finally:
-            for task, _ in running:
-                task.cancel()
-            await asyncio.gather(*(task for task, _ in running), return_exceptions=True)
+            await cancel_and_wait(*(task for task, _ in running))
 
     async def _wait(self, tasks: Sequence[asyncio.Task[T]], seconds: float) -> None:
         """Wait until a task is done, or `seconds` on our clock have passed."""
@@ -287,8 +286,7 @@ class _Persistence:
         try:
             await asyncio.wait([*tasks, timer], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            timer.cancel()
-            await asyncio.gather(timer, return_exceptions=True)
+            await cancel_and_wait(timer)
 
     async def _sleep(self, seconds: float) -> None:
         await self._clock.sleep(seconds)

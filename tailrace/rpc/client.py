@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from tailrace.background_tasks import cancel_and_wait, retrieve_error
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy
 from tailrace.rpc import hello as hello_messages
@@ -142,9 +143,7 @@ class RpcClient:
     async def close(self) -> None:
         """Close the connection; waiting calls fail with LinkDown."""
         self._closed = True
-        if self._connecting is not None:
-            self._connecting.cancel()
-            await asyncio.gather(self._connecting, return_exceptions=True)
+        await cancel_and_wait(self._connecting)
         if self._connection is not None:
             self._connection.wire.close()
             self._connection.end(LinkDown(f"{self.address}: closed by this side"))
@@ -206,7 +205,7 @@ class RpcClient:
             if pause > 0:
                 raise NotConnected(f"{self.address}: {self._last_error} (tried again in {pause:.2f} s)")
             self._connecting = asyncio.create_task(self._connect(), name=f"connect to {self.address}")
-            self._connecting.add_done_callback(_seen)
+            self._connecting.add_done_callback(retrieve_error)
         connecting = self._connecting
         try:
             return await self._until(following(connecting), method, deadline)
@@ -426,12 +425,6 @@ def following(shared: asyncio.Future[T]) -> asyncio.Future[T]:
 
     shared.add_done_callback(follow)
     return own
-
-
-def _seen(task: asyncio.Task[Any]) -> None:
-    """Retrieve a task's error, so that asyncio does not log it. Waiters that are left get it too."""
-    if not task.cancelled():
-        task.exception()
 
 
 class _Expired(Exception):

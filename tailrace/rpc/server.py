@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 import structlog
 
-from tailrace.background_tasks import log_and_continue
+from tailrace.background_tasks import cancel_and_wait, log_and_continue
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy
 from tailrace.rpc import hello as hello_messages
@@ -178,20 +178,14 @@ class RpcServer:
             listener.close()
         if self._handshakes is not None:
             await self._handshakes.close()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            await asyncio.gather(self._sweeper, return_exceptions=True)
+        await cancel_and_wait(self._sweeper)
         running = {task for task in self._running if task is not asyncio.current_task()}
         if running and grace_s > 0:
             timer = asyncio.ensure_future(self._clock.sleep(grace_s))
             drained = asyncio.ensure_future(asyncio.wait(running))
             await asyncio.wait({timer, drained}, return_when=asyncio.FIRST_COMPLETED)
-            timer.cancel()
-            drained.cancel()
-            await asyncio.gather(timer, drained, return_exceptions=True)
-        for task in (*running, *self._hello_timers):
-            task.cancel()
-        await asyncio.gather(*running, *self._hello_timers, return_exceptions=True)
+            await cancel_and_wait(timer, drained)
+        await cancel_and_wait(*running, *self._hello_timers)
         for served in [*self._connections, *self._pending_hellos]:
             served.wire.close()
         if listener is not None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from tailrace.addresses import counted_address, plain_address
+from tailrace.background_tasks import cancel_and_wait
 
 
 class NoHandshake(enum.Enum):
@@ -69,10 +70,7 @@ class Handshakes:
 
     async def close(self) -> None:
         """End the connections whose handshake is not finished."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*self._tasks)
 
     def begin(self, host: str, fd: int) -> None:
         """Start TLS on a duplicate of this socket, which the caller closes, if there is room for another handshake."""

@@ -17,6 +17,7 @@ from agent.server import package_version
 from sequencer.api.interface import Sequencer
 from sequencer.api.topics import MetadataRequest
 from sequencer.metrics import SequencerMetrics
+from tailrace.background_tasks import cancel_and_wait
 from tailrace.clock import SystemClock
 from tailrace.http.http_server import HttpServer
 from tailrace.rpc.link import split_address
@@ -242,5 +243,4 @@ async def _progress_shown(summary: CompactionSummary) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            showing.cancel()
-            await asyncio.gather(showing, return_exceptions=True)
+            await cancel_and_wait(showing)

@@ -22,7 +22,7 @@ from agent.security.listeners import (
     read_listeners,
 )
 from agent.security.tenant_placement import parse_tenants
-from tailrace.background_tasks import log_and_continue
+from tailrace.background_tasks import cancel_and_wait, log_and_continue
 from tailrace.clock import Clock
 from tailrace.rpc import exposure
 from tailrace.rpc.link import split_address
@@ -203,8 +203,7 @@ async def kept_current(
     try:
         yield
     finally:
-        keeper.cancel()
-        await asyncio.gather(keeper, return_exceptions=True)
+        await cancel_and_wait(keeper)
 
 
 def _export(registry: CollectorRegistry, rpc: LoadedSecurity, served: Sequence[Tls]) -> None:

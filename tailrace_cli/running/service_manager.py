@@ -12,6 +12,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
+from tailrace.background_tasks import cancel_and_wait
 from tailrace.clock import Clock
 
 
@@ -36,9 +37,7 @@ async def service_manager_notified(
         try:
             yield lambda: _notify(channel, b"READY=1")
         finally:
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+            await cancel_and_wait(task)
 
 
 async def _keep_notifying(channel: socket.socket, clock: Clock, pause: float) -> None:

@@ -18,6 +18,7 @@ from sequencer.engine.committer import Committer
 from sequencer.methods import METHODS
 from sequencer.rpc_handler import RpcHandler
 from sequencer.store.memory import MemoryRowStore
+from tailrace.background_tasks import cancel_and_wait
 from tailrace.kafka import ApiKey, encode_request
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -238,8 +239,7 @@ class LiveSequencer:
             waited += step
             await settle(10)
         if not asking.done():
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
+            await cancel_and_wait(asking)
             return False  # a feed may be asked to wait for as long as the caller likes
         try:
             asking.result()

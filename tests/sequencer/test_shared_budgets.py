@@ -21,6 +21,7 @@ from sequencer.api.topics import CreateTopic, Topic
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
+from tailrace.background_tasks import cancel_and_wait
 from tailrace.batches.mixed_object import coordinates
 from tailrace.batches.record_batch import read_header
 from tailrace.ids import TopicPartition
@@ -65,8 +66,7 @@ class SharingAgent:
             )
             self.lanes.take_share(Share(renewed.early_puts, renewed.rows))
             await self.clock.sleep(1.0)
-        producing.cancel()
-        await asyncio.gather(producing, return_exceptions=True)
+        await cancel_and_wait(producing)
         await self.lanes.close(10)
 
     async def _produce(self) -> None:

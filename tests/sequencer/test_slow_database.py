@@ -18,6 +18,7 @@ from sequencer.client import SequencerClient
 from sequencer.engine.term import MAX_LEASE_MS, lease_for
 from sequencer.server import SequencerServer, ServerSettings
 from sequencer.store.memory import MemoryRowStore
+from tailrace.background_tasks import cancel_and_wait
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.simulated_link import SimulatedLink
@@ -208,8 +209,7 @@ def test_an_agent_before_a_slow_database_keeps_its_lease_and_its_session(seconds
             assert agent.lost == []
             now = world.clock.monotonic()
             assert agent.lease_until > now and agent.put_until > now
-        living.cancel()
-        await asyncio.gather(living, return_exceptions=True)
+        await cancel_and_wait(living)
         world.seconds = lambda: 0.001
         await world.pass_time(30)
         await agent.remote.close()
@@ -233,8 +233,7 @@ def test_an_agent_outlives_the_moment_in_which_the_database_becomes_slow(seconds
         assert agent.lost == []
         now = world.clock.monotonic()
         assert now + 5 < agent.lease_until <= now + 10  # short again
-        living.cancel()
-        await asyncio.gather(living, return_exceptions=True)
+        await cancel_and_wait(living)
         await agent.remote.close()
 
     run(use, World(names=("a:1",)))
@@ -247,8 +246,7 @@ def test_an_agent_that_is_silent_before_a_slow_database_leaves_the_ring() -> Non
         agent = KeptAgent(world)
         living = asyncio.create_task(agent.live())
         await world.pass_time(60)
-        living.cancel()
-        await asyncio.gather(living, return_exceptions=True)
+        await cancel_and_wait(living)
         await world.pass_time(40)
         found = asyncio.create_task(agent.remote.metadata(MetadataRequest()))
         await world.pass_time(5)

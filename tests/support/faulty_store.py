@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeVar
 
+from tailrace.background_tasks import cancel_and_wait
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy
 from tailrace.object_store.api import ObjectInfo, ObjectStore, StoreFull, StoreUnavailable
@@ -178,10 +179,7 @@ class FaultyStore:
 
     async def close(self) -> None:
         """Close `inner`; writes that are hanging now never take effect."""
-        late = list(self._late)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        await cancel_and_wait(*self._late)
         await self._inner.close()
 
     async def _do(self, operation: Operation, key: str, effect: Callable[[], Awaitable[T]]) -> T:

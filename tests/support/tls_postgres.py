@@ -18,6 +18,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tailrace.background_tasks import cancel_and_wait
+
 _SSL_REQUEST = bytes([0, 0, 0, 8, 4, 210, 22, 47])
 """PostgreSQL's message of that name: its length and the code 80877103."""
 
@@ -105,10 +107,7 @@ def tls_before(port: int, certificates: Certificates) -> Iterator[int]:
 
 async def _end_others() -> None:
     """Cancel the loop's remaining tasks, and wait for them: a client may keep its connection open."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+    await cancel_and_wait(*(asyncio.all_tasks() - {asyncio.current_task()}))
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -8,7 +8,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from tailrace.background_tasks import cause_of, log_and_continue
+from tailrace.background_tasks import cancel_and_wait, cause_of, log_and_continue
 
 log = structlog.get_logger("test")
 
@@ -35,3 +35,21 @@ def test_a_foreseen_error_is_a_warning_and_any_other_has_its_traceback() -> None
 def test_cancellation_ends_a_keeper() -> None:
     with pytest.raises(asyncio.CancelledError), log_and_continue(log, "put off"):
         raise asyncio.CancelledError
+
+
+def test_cancelled_tasks_have_ended_and_none_is_skipped() -> None:
+    async def fail_when_cancelled() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise OSError("while ending")
+
+    async def scenario() -> None:
+        tasks = [asyncio.create_task(asyncio.Event().wait()), asyncio.create_task(fail_when_cancelled())]
+        await asyncio.sleep(0)
+        await cancel_and_wait(None, *tasks)
+        assert all(task.done() for task in tasks)
+        await cancel_and_wait(*tasks)
+        await cancel_and_wait()
+
+    asyncio.run(scenario())

@@ -8,6 +8,7 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from agent.handlers.audited import LINES_IN_A_TURN
+from tailrace.background_tasks import cancel_and_wait
 from tailrace.kafka.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     EntityData,
@@ -238,8 +239,7 @@ def test_all_changes_of_a_request_are_logged_also_if_the_client_leaves_meanwhile
             while not lines:
                 await asyncio.sleep(0)
             assert len(lines) < len(names), "others have had their turn"
-            asked.cancel()
-            await asyncio.gather(asked, return_exceptions=True)
+            await cancel_and_wait(asked)
         assert [line["change"].split(" for User:")[1].split()[0] for line in lines] == names
 
     run(scenario)

@@ -36,6 +36,7 @@ from sequencer.store.rows import (
     TopicRow,
 )
 from sequencer.store.state import HotState, replace_row
+from tailrace.background_tasks import cancel_and_wait
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.losable_cluster import AGENT, Batch, LosableCluster
 from tests.support.patience import PATIENCE_SECONDS
@@ -405,8 +406,7 @@ def test_a_change_during_the_audit_is_no_finding(monkeypatch: pytest.MonkeyPatch
             if written > 5:
                 break
         assert written > 5 and not writer.done()
-        writer.cancel()
-        await asyncio.gather(writer, return_exceptions=True)
+        await cancel_and_wait(writer)
 
     run(use)
 

@@ -35,6 +35,7 @@ from sequencer.rules.deleted_topics import TOPIC_IN_KEY, emptied_partitions
 from sequencer.rules.upload_sessions import COMPACTOR_LEASE
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import GroupOffsetRow, PartitionRow, Row, TopicRow
+from tailrace.background_tasks import cancel_and_wait
 from tailrace.batches.mixed_object import BatchCoordinates
 from tailrace.batches.record_batch import TRANSACTIONAL_FLAG
 from tests.support.clocks import ManualClock, SeededEntropy
@@ -217,8 +218,7 @@ def test_a_later_committer_finds_what_the_one_before_left() -> None:
             while (left := await world.rows_of(world.topic)) == kept:
                 await asyncio.sleep(0)
             assert left
-            removing.cancel()
-            await asyncio.gather(removing, return_exceptions=True)
+            await cancel_and_wait(removing)
             await world.sequencer.close()
             world.sequencer = world.another(2)
             await world.sequencer.start()

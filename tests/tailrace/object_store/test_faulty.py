@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from tailrace.background_tasks import cancel_and_wait
 from tailrace.object_store.api import ObjectMissing, StoreFull, StoreUnavailable
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
@@ -40,8 +41,7 @@ def test_a_hanging_put_lands_late_though_its_caller_gave_up() -> None:
         put = asyncio.create_task(store.put("k", [b"late"]))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        put.cancel()
-        await asyncio.gather(put, return_exceptions=True)
+        await cancel_and_wait(put)
         with pytest.raises(ObjectMissing):
             await inner.get("k")
 

@@ -22,6 +22,7 @@ import sequencer.store.sql.store as store_module
 from sequencer.api.errors import LeaseLost, RequestFailed, SequencerUnavailable
 from sequencer.store.rows import CommitRow, CounterRow
 from sequencer.store.sql.store import SqlRowStore, open_row_store
+from tailrace.background_tasks import cancel_and_wait
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.row_samples import TOPIC, changes
@@ -160,8 +161,7 @@ def test_a_write_whose_caller_is_cancelled_is_still_whole(tmp_path: Path) -> Non
         rows = [CounterRow(f"n{number}", 1) for number in range(500)]
         writing = asyncio.create_task(store.write(changes(*rows), epoch))
         await asyncio.sleep(0)
-        writing.cancel()
-        await asyncio.gather(writing, return_exceptions=True)
+        await cancel_and_wait(writing)
         assert len((await store.load())[CounterRow]) in (0, 500)
         await store.close()
 
@@ -499,9 +499,7 @@ class MuteableProxy:
 
     async def stop(self) -> None:
         self._server.close()
-        for pump in self._pumps:
-            pump.cancel()
-        await asyncio.gather(*self._pumps, return_exceptions=True)
+        await cancel_and_wait(*self._pumps)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there = await asyncio.open_connection(*self._place)
