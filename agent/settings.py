@@ -132,10 +132,6 @@ class AgentSettings(SettingsSection):
         """Return the settings with unset budgets of PUTs filled in for the store at this URL."""
         if not url.startswith("s3:"):
             return self
-        defaults = {
-            "max_puts_per_second": PUTS_PER_SECOND_ON_S3,
-            "put_dollars_per_1000": put_dollars_per_1000,
-        }
-        return self.model_copy(
-            update={name: value for name, value in defaults.items() if getattr(self, name) is None}
+        return self.filled(
+            max_puts_per_second=PUTS_PER_SECOND_ON_S3, put_dollars_per_1000=put_dollars_per_1000
         )

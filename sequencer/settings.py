@@ -149,6 +149,4 @@ class SequencerSettings(SettingsSection):
         defaults: dict[str, float] = {"max_committer_busy": COMMITTER_BUSY}
         if url is not None and url.startswith("s3:"):
             defaults["early_puts_per_second"] = EARLY_PUTS_PER_SECOND_ON_S3
-        return self.model_copy(
-            update={name: value for name, value in defaults.items() if getattr(self, name) is None}
-        )
+        return self.filled(**defaults)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -48,6 +48,24 @@ class SettingsSection(BaseModel):
     def changed(self, **values: Any) -> Self:
         """Return a copy with other values, which are checked."""
         return type(self)(**{**dict(self), **values})
+
+    def filled(self, **defaults: Any) -> Self:
+        """Return a copy in which settings that are None have these values, which are not checked."""
+        unset = {name: value for name, value in defaults.items() if getattr(self, name) is None}
+        return self.model_copy(update=unset)
+
+
+def separated_by(separator: str) -> BeforeValidator:
+    """Return a validator that splits the text of a variable. The field also needs `NoDecode`."""
+
+    def split(value: Any) -> Any:
+        return (
+            [part.strip() for part in value.split(separator) if part.strip()]
+            if isinstance(value, str)
+            else value
+        )
+
+    return BeforeValidator(split)
 
 
 class LayeredSettings(BaseSettings):

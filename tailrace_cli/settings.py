@@ -17,7 +17,7 @@ from sequencer.settings import SequencerSettings
 from tailrace.http.http_connections import HttpBounds
 from tailrace.rpc.link import split_address
 from tailrace.security.credentials import MIN_SECRET_CHARACTERS
-from tailrace.settings import LayeredSettings, SettingsSection
+from tailrace.settings import LayeredSettings, SettingsSection, separated_by
 from tailrace.telemetry.logs import LogFormat, LogLevel
 
 
@@ -29,12 +29,6 @@ def _checked(address: str) -> str:
             "expected HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:9092 or [::1]:9092"
         ) from None
     return address
-
-
-def _listed(value: Any) -> Any:
-    if isinstance(value, str):
-        return [part.strip() for part in value.split(",") if part.strip()]
-    return value
 
 
 def _none_if_empty(value: Any) -> Any:
@@ -52,7 +46,7 @@ def _long_enough(secret: SecretStr) -> SecretStr:
 Url = Annotated[str | None, BeforeValidator(_none_if_empty)]
 RpcSecret = Annotated[SecretStr, AfterValidator(_long_enough)]
 Address = Annotated[str, AfterValidator(_checked)]
-Addresses = Annotated[tuple[Address, ...], NoDecode, BeforeValidator(_listed)]
+Addresses = Annotated[tuple[Address, ...], NoDecode, separated_by(",")]
 
 
 class TlsSettings(SettingsSection):
@@ -115,11 +109,11 @@ class Settings(LayeredSettings):
     """The address for Kafka clients."""
     advertise: Address | None = None
     """The address that clients connect to. Default: that of `listen`."""
-    listeners: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = ()
+    listeners: Annotated[tuple[str, ...], NoDecode, separated_by(",")] = ()
     """Addresses for Kafka clients in place of `listen`, for several listeners or for TLS and SASL. Each is
     NAME://HOST:PORT with a protocol (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL) as its name, or
     NAME:PROTOCOL://HOST:PORT."""
-    advertised_listeners: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = ()
+    advertised_listeners: Annotated[tuple[str, ...], NoDecode, separated_by(",")] = ()
     """NAME://HOST:PORT: the address that clients of this listener connect to. Default: the listener's own."""
     http: Address = "127.0.0.1:9644"
     """The address for metrics, health and the overview page."""

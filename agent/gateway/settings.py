@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import Field, field_validator
 from pydantic_settings import NoDecode
 
 from tailrace.rpc.link import split_address
-from tailrace.settings import SettingsSection
+from tailrace.settings import SettingsSection, separated_by
 
 MIB = 1024 * 1024
 _HOUR_MS = 3_600_000
-
-
-def _listed(value: Any) -> Any:
-    if isinstance(value, str):
-        return [part.strip() for part in value.split(",") if part.strip()]
-    return value
 
 
 class GatewaySettings(SettingsSection):
@@ -27,7 +21,7 @@ class GatewaySettings(SettingsSection):
     """The address (HOST:PORT) of the gateway. Empty: no gateway."""
     listener: str = ""
     """The name in `listeners` of the listener whose clients the gateway's clients count as. Empty: the first one."""
-    hosts: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = ()
+    hosts: Annotated[tuple[str, ...], NoDecode, separated_by(",")] = ()
     """Host names (comma-separated in a variable) under which clients call the gateway, in addition to `localhost`, IP
     addresses and the host of `listen`. Other names are refused on loopback, and if no login is required."""
     max_connections: int = Field(default=1_000, ge=1, le=1_000_000)

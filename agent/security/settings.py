@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_settings import NoDecode
 
 from agent.security.listeners import parse_rules
 from tailrace.security.handshakes import HandshakeBounds
-from tailrace.settings import SettingsSection
+from tailrace.settings import SettingsSection, separated_by
 
 _DAY_MS = 24 * 3600 * 1000
 
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
-
-
-def _listed(value: Any) -> Any:
-    if isinstance(value, str):
-        return [part.strip() for part in value.split(";") if part.strip()]
-    return value
 
 
 def _typed(principals: tuple[str, ...]) -> tuple[str, ...]:
@@ -35,17 +29,17 @@ def _rule(text: str) -> str:
     return text
 
 
-Texts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
+Texts = Annotated[tuple[str, ...], NoDecode, separated_by(";")]
 """Separated by semicolons in a variable, because names in certificates contain commas."""
 
 
-Rules = Annotated[tuple[Annotated[str, AfterValidator(_rule)], ...], NoDecode, BeforeValidator(_listed)]
+Rules = Annotated[tuple[Annotated[str, AfterValidator(_rule)], ...], NoDecode, separated_by(";")]
 
 
 class SecuritySettings(SettingsSection):
     """Logins of Kafka clients (see security.md)."""
 
-    sasl_mechanisms: Annotated[tuple[Mechanism, ...], NoDecode, BeforeValidator(_listed)] = (
+    sasl_mechanisms: Annotated[tuple[Mechanism, ...], NoDecode, separated_by(";")] = (
         "SCRAM-SHA-256",
         "SCRAM-SHA-512",
     )
