@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 import msgspec
@@ -549,19 +549,14 @@ def _is_part_of(run: Run, listed: RunDescription) -> bool:
 
 
 def _check_parquet(row: ObjectRow, runs: Sequence[Run], data: bytes) -> tuple[list[str], list[str]]:
-    """The same for a Parquet object: rebuild every row group into the batches that it was made from."""
+    """The same for a Parquet object."""
     # Imported only here, because a broker does not need Arrow.
-    from tailrace.batches.record_batch import InvalidBatch
-    from tailrace.batches.records import InvalidRecords
-    from tailrace.parquet_object.header import InvalidParquetObject
-    from tailrace.parquet_object.read import read_index, record_batches
+    from tailrace.parquet_object import verify
+    from tailrace.parquet_object.read import read_index
 
-    try:
-        index: Any = read_index(data, len(data))
-        for group in index.row_groups:
-            record_batches(index, group.number, data[group.start : group.start + group.length])
-    except (InvalidParquetObject, InvalidBatch, InvalidRecords) as error:
-        return [str(error)], []
+    if inside := verify.audit(data):
+        return inside, []
+    index = read_index(data, len(data))
     listed = {(run.topic_id, run.partition, run.base_offset): run.end_offset for run in index.header.runs}
     wrong = [
         f"run at {run.base_offset} of {run.topic_id}-{run.partition}: its index has no such run"

@@ -1,4 +1,4 @@
-"""Verifies that a Parquet object returns its sources, before the data that it replaces is deleted."""
+"""Verifies that a Parquet object is sound, and that it returns its sources, before what it replaces is deleted."""
 
 from __future__ import annotations
 
@@ -21,8 +21,26 @@ from tailrace.ids import TopicPartition
 from tailrace.parquet_object.decode import UnpackedBatch, decode_batches, unpack
 from tailrace.parquet_object.encode import rebuild
 from tailrace.parquet_object.header import InvalidParquetObject
-from tailrace.parquet_object.read import ParquetIndex, PlainBatch, read_index, row_group_records
+from tailrace.parquet_object.read import (
+    ParquetIndex,
+    PlainBatch,
+    read_index,
+    record_batches,
+    row_group_records,
+)
 from tailrace.parquet_object.write import SourceBatch, SourceRun
+
+
+def audit(data: Buffer) -> list[str]:
+    """Rebuild every row group's batches and verify their CRCs. Return the first problem found, if any."""
+    view = memoryview(data)
+    try:
+        index = read_index(view, len(view))
+        for group in index.row_groups:
+            record_batches(index, group.number, view[group.start : group.start + group.length])
+    except (InvalidParquetObject, InvalidBatch, InvalidRecords) as error:
+        return [str(error)]
+    return []
 
 
 def verify(data: Buffer, runs: Sequence[SourceRun], *, size: int, crc: int) -> list[str]:

@@ -85,7 +85,9 @@ def audit(key: Key, store: StoreFlag = DEFAULT_STORE, as_json: JsonFlag = False)
     async def run(opened: ObjectStore) -> tuple[str, list[str]]:
         data = await opened.get(key)
         if data[-4:] == PARQUET_MAGIC:
-            return "parquet", _audit_parquet(data)
+            from tailrace.parquet_object.verify import audit as audit_parquet
+
+            return "parquet", audit_parquet(data)
         from tailrace.batches.mixed_object import audit as audit_mixed
 
         return "mixed", audit_mixed(data)
@@ -196,19 +198,3 @@ async def _parquet_index(store: ObjectStore, key: str, size: int) -> dict[str, A
             for run in header.runs
         ],
     }
-
-
-def _audit_parquet(data: bytes) -> list[str]:
-    """Rebuild every row group's batches and verify their CRCs. Return the first problem found, if any."""
-    from tailrace.batches.record_batch import InvalidBatch
-    from tailrace.batches.records import InvalidRecords
-    from tailrace.parquet_object.header import InvalidParquetObject
-    from tailrace.parquet_object.read import read_index, record_batches
-
-    try:
-        index = read_index(data, len(data))
-        for group in index.row_groups:
-            record_batches(index, group.number, data[group.start : group.start + group.length])
-    except (InvalidParquetObject, InvalidBatch, InvalidRecords) as error:
-        return [str(error)]
-    return []
