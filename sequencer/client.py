@@ -29,8 +29,7 @@ from sequencer.api.errors import (
 from sequencer.api.reads import FeedRequest, WatchRequest
 from sequencer.api.values import Empty, Value
 from sequencer.methods import (
-    AS_NEWEST,
-    AS_SEEN,
+    FOLLOWED,
     FORWARD,
     NUMBER_BYTES,
     READ,
@@ -147,7 +146,7 @@ class SequencerClient(SequencerMethods):
     async def call(self, method: Method, request: Value) -> Value:
         """Call servers until a committer answers or `patience_s` is over. All attempts count as one request."""
         request = self._with_id(request)
-        if method.name in AS_SEEN or method.name in AS_NEWEST:
+        if method.name in FOLLOWED:
             answered = await self._ask_follower(method, request)
             if answered is not None:
                 return answered
@@ -238,7 +237,7 @@ class SequencerClient(SequencerMethods):
             self._observer.call_answered("client", method.name, self._clock.monotonic() - began)
         if len(tail) == NUMBER_BYTES:
             number = int.from_bytes(tail, "big")
-            if number < seen and (method.name in AS_SEEN or method.name in AS_NEWEST):
+            if number < seen and method.name in FOLLOWED:
                 # A replaced committer that doesn't know it yet: the database's clock has jumped past the end of its
                 # lease.
                 raise SequencerUnavailable(f"{method.name}: {address} is at {number}, and {seen} was seen")

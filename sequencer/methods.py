@@ -77,6 +77,8 @@ AS_NEWEST = frozenset(
 """Methods that a follower answers at the newest journal number in the database. A client may switch to another agent,
 and the second agent must know what the first one answered: bounds that don't move back, a new topic, the open
 transaction."""
+FOLLOWED = AS_SEEN | AS_NEWEST
+"""Methods that a follower may answer."""
 
 
 class NotCommitter(SequencerUnavailable):

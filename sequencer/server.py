@@ -29,7 +29,7 @@ from sequencer.client import SequencerClient
 from sequencer.collector import collect
 from sequencer.engine.committer import Committer
 from sequencer.engine.follower import Follower
-from sequencer.methods import AS_NEWEST, AS_SEEN, METHODS, FunctionSequencer, Method, NotCommitter
+from sequencer.methods import FOLLOWED, METHODS, FunctionSequencer, Method, NotCommitter
 from sequencer.observer import NullObserver, SequencerObserver
 from sequencer.reading.journal import JournalGap
 from sequencer.rpc_handler import RpcHandler
@@ -527,7 +527,7 @@ class SequencerServer:
     async def _read(self, seen: int, method: Method, request: Value) -> Value:
         """Answer from this server's copy, at a journal number of at least `seen`, or forward the call. Only the
         committer refuses a call."""
-        follower, is_read = self._follower, method.name in AS_SEEN or method.name in AS_NEWEST
+        follower, is_read = self._follower, method.name in FOLLOWED
         if follower is not None and is_read and self._local is None and self._lost is None:
             with suppress(SequencerError, JournalGap):
                 return await follower.answer(method, request, seen)

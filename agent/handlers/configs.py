@@ -119,9 +119,7 @@ async def describe_configs(
             result.configs = await _describe(
                 services, snapshot, resource, request=request, topic_row=topic_row
             )
-        except RequestRefused as error:
-            result.error_code, result.error_message = error.code, str(error)
-        except EXPECTED as error:
+        except (RequestRefused, *EXPECTED) as error:
             result.error_code, result.error_message = code_of(error), str(error)
         await turns.did(RESOURCE_ROWS + len(result.configs))
     return response
@@ -495,11 +493,9 @@ async def _altered(
                     validate_only=request.validate_only,
                 )
             )
-        except RequestRefused as error:
-            row.error_code, row.error_message = error.code, str(error)
         except InvalidConfigValue as error:
             row.error_code, row.error_message = ErrorCode.INVALID_CONFIG, str(error)
-        except EXPECTED as error:
+        except (RequestRefused, *EXPECTED) as error:
             row.error_code, row.error_message = code_of(error), str(error)
     await services.catalog.refresh_if_possible()
     return rows

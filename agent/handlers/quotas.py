@@ -48,9 +48,7 @@ async def describe(
     try:
         is_wanted = _filter(request)
         await services.catalog.refresh()
-    except RequestRefused as error:
-        return DescribeClientQuotasResponse(error_code=error.code, error_message=str(error), entries=None)
-    except EXPECTED as error:
+    except (RequestRefused, *EXPECTED) as error:
         return DescribeClientQuotasResponse(error_code=code_of(error), error_message=str(error), entries=None)
     configs = services.catalog.client_configs.configs
     await context.reservation.needs(ENTITY_BYTES * len(configs))

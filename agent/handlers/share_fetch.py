@@ -20,6 +20,7 @@ from agent.fetch.dead_letter_queue import UndeliverableRecords
 from agent.fetch.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, PartitionKey, RequestedPartition
 from agent.fetch.partition_fetch import PartitionFetch
 from agent.fetch.share_sessions import AcquirableOffsets, ShareSession
+from agent.groups.coordinator import GroupRefusal
 from agent.handlers import list_offsets
 from agent.handlers.fetch import fill
 from agent.memory_budget import Grant, release
@@ -89,14 +90,6 @@ _CODES_OF_READS = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITI
 KAFKA_STORAGE_ERROR."""
 
 
-class ShareRequestRefused(Exception):
-    """The whole request is refused with a code."""
-
-    def __init__(self, code: ErrorCode, message: str | None = None) -> None:
-        super().__init__(message or code.name)
-        self.code = code
-
-
 @dataclass(slots=True)
 class _Part:
     """A requested partition. `acquirable`: None if the partition is only acknowledged. `acknowledged` is emptied once
@@ -143,7 +136,7 @@ async def fetch(
         parts = await _parts(services, context, request, member.session)
         await _begin_by_time(services, context, member, parts)
         grant = await _serve(services, request, member, parts)
-    except ShareRequestRefused as refused:
+    except GroupRefusal as refused:
         if refused.code is ErrorCode.SHARE_SESSION_LIMIT_REACHED:
             await services.clock.sleep(_wait_s(request))  # the client retries as soon as it gets the answer
         return ShareFetchResponse(error_code=refused.code, error_message=str(refused))
@@ -156,7 +149,7 @@ async def fetch(
 
 def _check_names(request: ShareFetchRequest | ShareAcknowledgeRequest) -> None:
     if not is_name(request.group_id or "") or not is_name(request.member_id or ""):
-        raise ShareRequestRefused(ErrorCode.INVALID_REQUEST, "GroupId or MemberId is missing or too long")
+        raise GroupRefusal(ErrorCode.INVALID_REQUEST, "GroupId or MemberId is missing or too long")
 
 
 def _member_of(
@@ -165,7 +158,7 @@ def _member_of(
     session: ShareSession | ErrorCode,
 ) -> _Member:
     if isinstance(session, ErrorCode):
-        raise ShareRequestRefused(session)
+        raise GroupRefusal(session)
     group_id, member_id = request.group_id or "", request.member_id or ""
     return _Member(
         group_id,
@@ -182,11 +175,9 @@ def _check_fetch(request: ShareFetchRequest) -> None:
     )
     sizes = (request.max_wait_ms, request.min_bytes, request.max_bytes, request.max_records)
     if request.share_session_epoch == INITIAL_EPOCH and has_acknowledged:
-        raise ShareRequestRefused(
-            ErrorCode.INVALID_REQUEST, "the first request of a session must not acknowledge"
-        )
+        raise GroupRefusal(ErrorCode.INVALID_REQUEST, "the first request of a session must not acknowledge")
     if request.is_renew_ack and any(size > 0 for size in sizes):
-        raise ShareRequestRefused(ErrorCode.INVALID_REQUEST, "a request with renewals must not fetch")
+        raise GroupRefusal(ErrorCode.INVALID_REQUEST, "a request with renewals must not fetch")
 
 
 def _session_of(
@@ -601,7 +592,7 @@ async def acknowledge(
     try:
         _check_names(request)
         if request.share_session_epoch == INITIAL_EPOCH:
-            raise ShareRequestRefused(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "ShareFetch opens sessions")
+            raise GroupRefusal(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "ShareFetch opens sessions")
         key = request.group_id or "", request.member_id or ""
         member = _member_of(services, request, services.share_sessions.turn(key, request.share_session_epoch))
         named = _named(request)
@@ -611,7 +602,7 @@ async def acknowledge(
             _take_acknowledged(parts[partition], batches, may_renew=request.is_renew_ack)
         able = [part for part in parts.values() if not part.is_failed and _has_work(part, member)]
         await _ask(services, ShareFetchRequest(), member, able, is_first=True)
-    except ShareRequestRefused as refused:
+    except GroupRefusal as refused:
         return ShareAcknowledgeResponse(error_code=refused.code, error_message=str(refused))
     except EXPECTED as error:
         return ShareAcknowledgeResponse(error_code=code_of(error), error_message=str(error))

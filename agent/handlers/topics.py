@@ -117,9 +117,7 @@ async def _try_create(
         if collides_with is not None:
             raise RequestRefused(ErrorCode.INVALID_TOPIC_EXCEPTION, why_refused(topic.name, collides_with))
         await _create(services, context, topic, request=request, result=result)
-    except RequestRefused as error:
-        result.error_code, result.error_message = error.code, str(error)
-    except EXPECTED as error:
+    except (RequestRefused, *EXPECTED) as error:
         result.error_code, result.error_message = code_of(error), str(error)
     if result.error_code:
         result.num_partitions, result.replication_factor, result.configs = -1, -1, []
@@ -290,9 +288,7 @@ async def delete_topics(
         try:
             _count_change(context, known.topic.partitions, FIRST_STRICT_DELETE_TOPICS)
             await services.sequencer.delete_topic(DeleteTopic(known.topic.topic_id))
-        except RequestRefused as error:
-            result.error_code, result.error_message = error.code, str(error)
-        except EXPECTED as error:
+        except (RequestRefused, *EXPECTED) as error:
             result.error_code, result.error_message = code_of(error), str(error)
     await services.catalog.refresh_if_possible()
     return response
@@ -328,9 +324,7 @@ async def create_partitions(
             await services.sequencer.create_partitions(
                 CreatePartitions(known.topic.topic_id, topic.count, request.validate_only)
             )
-        except RequestRefused as error:
-            result.error_code, result.error_message = error.code, str(error)
-        except EXPECTED as error:
+        except (RequestRefused, *EXPECTED) as error:
             result.error_code, result.error_message = code_of(error), str(error)
     await services.catalog.refresh_if_possible()
     return response
