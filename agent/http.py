@@ -89,13 +89,16 @@ class AgentPages:
         return MetadataRequest(snapshot.version, snapshot.ring.generation, takes_changes=True)
 
     async def update_gauges(self) -> None:
-        """Ask the sequencer for its statistics and for the lag of consumer groups."""
+        """Ask the sequencer for its statistics and for the lag of consumer groups. An agent whose groups may have moved
+        to others shows no lag."""
         try:
             statistics = await self._sequencer.statistics(Empty())
             self._telemetry.sequencer_statistics.show(statistics)
             await self._update_lags()
         except SequencerError as error:
             log.debug("the sequencer's gauges were not updated", error=str(error))
+        if self.agent is not None and not self.agent.may_coordinate:
+            self._telemetry.consumer_lag_records.clear()
 
     def _bills(self) -> dict[str, Bill]:
         usage = usage_by_topic(read_counts(self.registry.restricted_registry(COUNTED).collect()))

@@ -530,6 +530,13 @@ class Agent:
             and self._clock.monotonic() < self._services.identity.valid_until
         )
 
+    @property
+    def may_coordinate(self) -> bool:
+        """Whether the lease is so fresh that no other agent can have taken over this agent's groups."""
+        return (
+            self._services is not None and self._clock.monotonic() < self._services.identity.coordinates_until
+        )
+
     # --- the lease and the ring ---------------------------------------------------------------------------
 
     async def _keep_lease(self, lease: AgentLease) -> None:

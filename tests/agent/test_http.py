@@ -118,6 +118,11 @@ def test_the_lag_of_a_group_that_nobody_coordinates_is_reported_by_the_first_age
         _, text = await get("/metrics")
         assert 'tailrace_consumer_lag_records{group="readers",partition="0",topic="t"} 1.0' in text
 
+        wired.agent.services.identity.lapse(wired.clock.monotonic())
+        await pages.update_gauges()
+        _, text = await get("/metrics")
+        assert "tailrace_consumer_lag_records{" not in text, "another agent shows it by now"
+
     run(scenario, tmp_path)
 
 
