@@ -12,7 +12,7 @@ Pure. Decisions are cached, because clients repeat the same requests.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from sys import getsizeof
 
 from msgspec.structs import replace
@@ -45,15 +45,16 @@ class AclIndex:
     """ACLs, indexed by their principals and resources. Immutable; changed ACLs need a new index.
 
     A decision examines the ACLs of its principal and of the wildcard principal that cover the resource, no others.
-    Each change of an ACL makes a new index at every agent. So a principal's ACLs are indexed when it first asks.
+    Each change of an ACL makes a new index at every agent. So a principal's ACLs for a resource type are indexed when
+    it first asks for one.
     """
 
     def __init__(self, acls: Iterable[Acl], super_users: Collection[str] = ()) -> None:
         self._super_users = frozenset(super_users)
-        self._given: dict[str, list[Acl]] = {}
+        self._given: dict[tuple[str, ResourceType], list[Acl]] = {}
         for acl in acls:
-            self._given.setdefault(acl.principal, []).append(acl)
-        self._of_principal: dict[str, _PrincipalAcls] = {}
+            self._given.setdefault((acl.principal, acl.resource_type), []).append(acl)
+        self._indexed: dict[tuple[str, ResourceType], _IndexedAcls] = {}
         self._remembered: dict[_Question, bool] = {}
         self._remembered_bytes = 0
 
@@ -84,7 +85,7 @@ class AclIndex:
         mine = [
             acl
             for whose in _principals(principal)
-            for acl in self._of(whose).of_type.get(resource_type, ())
+            for acl in self._of(whose, resource_type).all
             if acl.host in (host, WILDCARD) and acl.operation in (operation, Operation.ALL)
         ]
         denied = [acl for acl in mine if acl.permission is Permission.DENY]
@@ -125,48 +126,41 @@ class AclIndex:
     def concerning(self, principal: str, resource_type: ResourceType, name: str) -> Iterator[Acl]:
         """Yield the ACLs of the principal and the wildcard principal, for any host, that cover the resource."""
         for whose in _principals(principal):
-            known = self._of(whose)
-            yield from known.literal.get((resource_type, name), ())
+            known = self._of(whose, resource_type)
+            yield from known.literal.get(name, ())
             if name != WILDCARD:
-                yield from known.literal.get((resource_type, WILDCARD), ())
-            for length in known.prefix_lengths.get(resource_type, ()):
+                yield from known.literal.get(WILDCARD, ())
+            for length in known.prefix_lengths:
                 if length <= len(name):
-                    yield from known.prefixed.get((resource_type, name[:length]), ())
+                    yield from known.prefixed.get(name[:length], ())
 
-    def _of(self, principal: str) -> _PrincipalAcls:
-        known = self._of_principal.get(principal)
+    def _of(self, principal: str, resource_type: ResourceType) -> _IndexedAcls:
+        known = self._indexed.get((principal, resource_type))
         if known is None:
-            given = self._given.get(principal)
+            given = self._given.get((principal, resource_type))
             if given is None:
                 return _NO_ACLS  # not kept: certificates may name any number of principals
-            known = self._of_principal[principal] = _PrincipalAcls(given)
+            known = self._indexed[principal, resource_type] = _IndexedAcls(given)
         return known
 
 
-class _PrincipalAcls:
-    """The ACLs of one principal by resource, with hosts in the form of `plain_address`."""
+class _IndexedAcls:
+    """The ACLs of one principal for one type of resource, by name, with hosts in the form of `plain_address`."""
 
-    def __init__(self, acls: Iterable[Acl]) -> None:
-        self.literal: dict[tuple[ResourceType, str], list[Acl]] = {}
-        self.prefixed: dict[tuple[ResourceType, str], list[Acl]] = {}
-        self.prefix_lengths: dict[ResourceType, set[int]] = {}
-        self.of_type: dict[ResourceType, list[Acl]] = {}
-        hosts: dict[str, str] = {}  # most ACLs have the same one, and reading an address takes long
-        for given in acls:
-            host = hosts.get(given.host)
-            if host is None:
-                host = hosts[given.host] = plain_address(given.host)
-            acl = given if host == given.host else replace(given, host=host)
-            resource_type, name = acl.resource_type, acl.resource_name
-            self.of_type.setdefault(resource_type, []).append(acl)
-            if acl.pattern_type is PatternType.PREFIXED:
-                self.prefixed.setdefault((resource_type, name), []).append(acl)
-                self.prefix_lengths.setdefault(resource_type, set()).add(len(name))
-            else:
-                self.literal.setdefault((resource_type, name), []).append(acl)
+    def __init__(self, given: Sequence[Acl]) -> None:
+        plain = {host: plain_address(host) for host in {acl.host for acl in given}}
+        self.all = [
+            acl if plain[acl.host] == acl.host else replace(acl, host=plain[acl.host]) for acl in given
+        ]
+        self.literal: dict[str, list[Acl]] = {}
+        self.prefixed: dict[str, list[Acl]] = {}
+        for acl in self.all:
+            named = self.prefixed if acl.pattern_type is PatternType.PREFIXED else self.literal
+            named.setdefault(acl.resource_name, []).append(acl)
+        self.prefix_lengths = set(map(len, self.prefixed))
 
 
-_NO_ACLS = _PrincipalAcls(())
+_NO_ACLS = _IndexedAcls(())
 
 
 def _principals(principal: str) -> tuple[str, ...]:

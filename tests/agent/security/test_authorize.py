@@ -175,9 +175,10 @@ def test_an_index_reads_each_host_once_as_every_change_of_an_acl_makes_a_new_one
 
     monkeypatch.setattr(authorize, "plain_address", plain)
     hosts = ("*", "::ffff:10.0.0.1", "10.0.0.2")
-    index = AclIndex(acl(ALLOW, O.READ, f"t{number}", host=hosts[number % 3]) for number in range(9))
+    acls = [acl(ALLOW, O.READ, f"t{number}", host=hosts[number % 3]) for number in range(9)]
+    index = AclIndex([*acls, acl(ALLOW, O.READ, "g", resource=GROUP, host="10.0.0.3")])
     assert not index.allows("User:bob", "10.0.0.1", O.READ, TOPIC, "t0")
     assert read == [], "nobody whom they concern has asked"
     allowed = [index.allows("User:alice", "10.0.0.1", O.READ, TOPIC, f"t{number}") for number in range(3)]
     assert allowed == [True, True, False]
-    assert sorted(read) == sorted(hosts)
+    assert sorted(read) == sorted(hosts), "no ACLs of other resource types"
