@@ -223,7 +223,7 @@ def commit_offsets(draft: Draft, request: CommitOffsets, settings: SequencerSett
             _put_pending(draft, request, pending)
     if PartitionError.NONE not in errors:
         return OffsetErrors(draft.counter(COMMIT_NUMBER), errors)
-    if producer_id is None and draft.groups_may_have_pending():
+    if producer_id is None and draft.may_have_pending(row.group_id):
         yield 1 + len(errors) // POSITIONS_AS_A_STEP
         _overtake(draft, request)
     if group is not row or draft.get(GroupRow, row.group_id) is None:
@@ -246,7 +246,7 @@ def _overtake(draft: Draft, request: CommitOffsets) -> None:
     keys = dict.fromkeys(
         (request.group_id, position.topic_id, position.partition) for position in request.offsets
     )
-    for pending in draft.pending_at(keys):
+    for pending in draft.pending_at(request.group_id, keys):
         if not 0 < request.turn < pending.turn:
             draft.delete(PendingOffsetRow, *key_of(pending))
 
@@ -292,7 +292,7 @@ def delete_offsets(draft: Draft, request: DeleteOffsets) -> Steps[OffsetErrors]:
         errors.append(PartitionError.NONE)
         known.append((request.group_id, topic_id, partition))
     count = yield from delete_positions(draft, known)
-    pending = draft.pending_at(dict.fromkeys(known)) if draft.groups_may_have_pending() else []
+    pending = draft.pending_at(request.group_id, dict.fromkeys(known))
     for row in pending:
         draft.delete(PendingOffsetRow, *key_of(row))
     if count or pending:
@@ -354,7 +354,6 @@ def expire_groups(
     Stops after about `max_partitions` share partitions; a group may take several steps.
     """
     expired = 0
-    with_pending: set[str] | None = None
     for done, group_id in enumerate(group_ids):
         if expired >= max_partitions:
             return ExpiredGroups(done, expired)
@@ -363,8 +362,9 @@ def expire_groups(
             continue
         if row.members:
             _expire_members(draft, row, settings)
+            yield 1
             continue
-        shares = draft.shares_of(group_id)
+        shares = draft.shares_of(group_id, max_partitions - expired + 1)
         yield 2 + len(shares) // POSITIONS_AS_A_STEP
         over = shares if shares_over_ms(row, settings) <= draft.now_ms else []
         some = over[: max_partitions - expired]
@@ -374,12 +374,9 @@ def expire_groups(
         expired += len(some)
         if len(some) < len(over):
             return ExpiredGroups(done, expired)
-        is_empty = len(over) == len(shares) and row.positions == 0
+        is_empty = len(over) == len(shares) and row.positions == 0 and not draft.may_have_pending(group_id)
         if is_empty and row.updated_ms <= draft.now_ms - settings.empty_group_ms:
-            if with_pending is None:
-                with_pending = draft.groups_with_pending()
-            if group_id not in with_pending:
-                draft.delete(GroupRow, group_id)
+            draft.delete(GroupRow, group_id)
     return ExpiredGroups(len(group_ids), expired)
 
 

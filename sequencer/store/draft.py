@@ -50,6 +50,9 @@ ADDED_IN_A_STEP = 32
 NOTED_IN_A_STEP = 50
 """The number of looked-up rows that are noted in the time of one run of a commit."""
 
+_PLACES: Mapping[type[Row], slice] = {AbortedRow: slice(2), PendingOffsetRow: slice(1)}
+"""The kinds whose changed rows a draft finds by the beginning of their keys: by partition, and by group."""
+_NO_KEYS: Mapping[Key, None] = {}
 _UNCHANGED = object()
 
 
@@ -79,11 +82,11 @@ class Draft:
         "looked_up",
         "positions_of",
         "partition_sets",
-        "_aborted",
         "_commit_number",
         "_group_bytes",
         "_live_topic",
         "_parent",
+        "_placed",
     )
 
     def __init__(self, durable: HotState, now_ms: int, parent: Draft | None = None) -> None:
@@ -102,8 +105,8 @@ class Draft:
             {} if parent is None else parent.partition_sets
         )
         """By producer id: the cache of `sequencer.rules.transactions` for look-ups of a transaction's partitions."""
-        self._aborted: dict[tuple[object, object], dict[Key, None]] = {}
-        """The keys of the aborted rows that this draft changes, by partition."""
+        self._placed: dict[Key, dict[Key, None]] = {}
+        """The keys that this draft changes of the kinds in _PLACES, by kind and place."""
         self._commit_number: int | None = None
         self._group_bytes = 0
         self._live_topic: UUID | None = None
@@ -145,8 +148,8 @@ class Draft:
             parent.changes.by_kind.setdefault(kind, {}).update(rows)
         parent.sum_deltas.add(self.sum_deltas)
         parent._group_bytes += self._group_bytes
-        for partition, keys in self._aborted.items():
-            parent._aborted.setdefault(partition, {}).update(keys)
+        for place, keys in self._placed.items():
+            parent._placed.setdefault(place, {}).update(keys)
         if not parent.published:
             parent.published.update(self.published)
             return
@@ -216,14 +219,21 @@ class Draft:
 
     def put(self, row: Row) -> None:
         self.changes.put(row)
-        if isinstance(row, AbortedRow):
-            self._aborted.setdefault((row.topic_id, row.partition), {})[key_of(row)] = None
+        if type(row) in _PLACES:
+            self._note_place(type(row), key_of(row))
 
     def delete(self, kind: type[Row], *key: object) -> None:
         self.changes.delete(kind, key)
         self._live_topic = None
-        if kind is AbortedRow:
-            self._aborted.setdefault((key[0], key[1]), {})[key] = None
+        if kind in _PLACES:
+            self._note_place(kind, key)
+
+    def _note_place(self, kind: type[Row], key: Key) -> None:
+        self._placed.setdefault((kind, *key[_PLACES[kind]]), {})[key] = None
+
+    def _changed_at(self, kind: type[Row], *place: object) -> Iterator[Mapping[Key, None]]:
+        """Iterate over the changed keys at a place, layer by layer."""
+        return (layer._placed.get((kind, *place), _NO_KEYS) for layer in self._layers())
 
     def counter(self, name: str) -> int:
         row = self.get(CounterRow, name)
@@ -306,8 +316,8 @@ class Draft:
         changes."""
         durable = self.durable.aborted_from(topic_id, partition, begin)
         keys = dict.fromkeys(key_of(row) for row in durable if row.first_offset < end)
-        for layer in self._layers():
-            keys.update(layer._aborted.get((topic_id, partition), {}))
+        for changed in self._changed_at(AbortedRow, topic_id, partition):
+            keys.update(changed)
         rows = (self.get(AbortedRow, *key) for key in keys)
         return [row for row in rows if row is not None]
 
@@ -332,10 +342,11 @@ class Draft:
         assert group_id in self.positions_of, f"the positions of group {group_id!r} were not looked up"
         return self.positions_of[group_id]
 
-    def shares_of(self, group_id: str) -> list[ShareRow]:
-        """Return the rows of the partitions that a share group has read."""
+    def shares_of(self, group_id: str, limit: int) -> list[ShareRow]:
+        """Return rows of the partitions that a share group has read: at least `limit` of them, or all."""
         durable = self.durable.shares_of.get(group_id, NO_PARTITION_KEYS)
-        return self.matching(ShareRow, durable, lambda key: key[0] == group_id)
+        deleted = sum(key[0] == group_id for rows in self._changes_of(ShareRow) for key in rows)
+        return self.matching(ShareRow, islice(durable, limit + deleted), lambda key: key[0] == group_id)
 
     def tokens_of(self, owner: str) -> list[DelegationTokenRow]:
         """Return an owner's delegation tokens."""
@@ -345,9 +356,7 @@ class Draft:
     def pending_of(self, group_id: str, producer_id: int) -> list[PendingOffsetRow]:
         """Return a group's positions that a producer's open transaction will change."""
         durable = self.durable.pending_of.get(group_id, {}).get(producer_id, {})
-        return self.matching(
-            PendingOffsetRow, durable, lambda key: key[0] == group_id and key[3] == producer_id
-        )
+        return self._pending(group_id, durable, lambda key: key[3] == producer_id)
 
     def live_partition(self, topic_id: UUID, partition: int) -> PartitionRow | None:
         """Return the partition's row, unless its topic is deleted."""
@@ -382,24 +391,26 @@ class Draft:
         live = self._live_topic
         return topic_id if live is None or live.int != topic_id.int else live
 
-    def pending_at(self, keys: Collection[Key]) -> list[PendingOffsetRow]:
-        """Return the changes that open transactions will make to these positions (group, topic id, partition)."""
+    def pending_at(self, group_id: str, keys: Collection[Key]) -> list[PendingOffsetRow]:
+        """Return the changes that open transactions will make to these positions of a group (group, topic id,
+        partition)."""
         known = self.durable.pending_at
         durable = [(*key, producer) for key in keys for producer in known.get(key, ())]
-        return self.matching(PendingOffsetRow, durable, lambda key: key[:3] in keys)
+        return self._pending(group_id, durable, lambda key: key[:3] in keys)
 
-    def groups_may_have_pending(self) -> bool:
-        """Whether any open transaction will change a position, or would do so if this draft did not end it."""
-        return bool(self.durable.pending_at) or bool(self.changed(PendingOffsetRow))
+    def _pending(
+        self, group_id: str, durable: Iterable[Key], is_wanted: Callable[[Key], bool]
+    ) -> list[PendingOffsetRow]:
+        keys = dict.fromkeys(durable)
+        for changed in self._changed_at(PendingOffsetRow, group_id):
+            keys.update((key, None) for key in changed if is_wanted(key))
+        rows = (self.get(PendingOffsetRow, *key) for key in keys)
+        return [row for row in rows if row is not None]
 
-    def groups_with_pending(self) -> set[str]:
-        """Return the groups that have such positions."""
-        put = {
-            row.group_id
-            for row in self.changed(PendingOffsetRow).values()
-            if isinstance(row, PendingOffsetRow)
-        }
-        return put.union(self.durable.pending_of)
+    def may_have_pending(self, group_id: str) -> bool:
+        """Whether an open transaction will change a position of the group, or would do so if this draft did not end
+        it."""
+        return group_id in self.durable.pending_of or any(self._changed_at(PendingOffsetRow, group_id))
 
     def open_transactions(self) -> list[TransactionRow]:
         """Return the rows of the transactional ids with an open transaction."""

@@ -29,11 +29,12 @@ from sequencer.engine import expiry, group_commit, group_deletion, row_lookup
 from sequencer.engine.follower import Follower
 from sequencer.pages import lag_pages
 from sequencer.reading import positions as reading
+from sequencer.rules import groups
 from sequencer.rules.groups import delete_group
 from sequencer.rules.positions import delete_positions
 from sequencer.store import recent_rows
 from sequencer.store.draft import NOTED_IN_A_STEP, Draft
-from sequencer.store.rows import HOT, LOOKED_UP, Changes, GroupOffsetRow, GroupRow, Row
+from sequencer.store.rows import HOT, LOOKED_UP, Changes, GroupOffsetRow, GroupRow, PendingOffsetRow, Row
 from sequencer.store.sql.postgres import CONNECTIONS
 from sequencer.store.state import HotState, replace_row
 from tailrace.turns import at_once
@@ -472,6 +473,25 @@ def test_pending_positions_of_other_groups_are_not_scanned() -> None:
         found = await all_positions(world.sequencer, "g")
         assert [(each.offset, each.has_pending) for each in found] == [(3, False), (3, True)]
         state.pending_of = before
+
+    run(use)
+
+
+def test_a_commit_does_not_scan_the_pending_positions_of_others_in_its_transaction() -> None:
+    async def use(world: World) -> None:
+        await world.send_pending("g", 7, 0)
+        draft = Draft(world.committer._view.state, 0)
+        for number in range(3):
+            draft.put(PendingOffsetRow(f"h{number}", world.topic.topic_id, 0, 1, 5, 0, "", 0, None))
+        pending = draft.changes.by_kind[PendingOffsetRow]
+        draft.changes.by_kind[PendingOffsetRow] = NeverRead(pending)
+        position = OffsetPosition(world.topic.topic_id, 0, 8, 0, "")
+        commit = CommitOffsets("g", -1, -1, -1, "", [position])
+        draft.looked_up[GroupOffsetRow].update(dict.fromkeys(groups.positions_committed(commit)))
+        savepoint = draft.savepoint()
+        at_once(groups.commit_offsets(savepoint, commit, SETTINGS))
+        deleted = [key[0] for key, row in savepoint.changes.by_kind[PendingOffsetRow].items() if row is None]
+        assert deleted == ["g"], "the later commit wins over the pending one"
 
     run(use)
 

@@ -1642,7 +1642,9 @@ def _renews_nothing(original: Any) -> Any:
 
 def _deletes_nothing_pending(original: Any) -> Any:
     def delete_offsets(draft: Draft, request: Any) -> Steps[OffsetErrors]:
-        rows = draft.pending_at({(request.group_id, *place) for place in request.partitions})
+        rows = draft.pending_at(
+            request.group_id, {(request.group_id, *place) for place in request.partitions}
+        )
         answer: OffsetErrors = yield from original(draft, request)
         for row in rows:
             draft.put(row)
