@@ -6,9 +6,11 @@ Each step is one transaction of bounded size, which the committer decides like a
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 from uuid import UUID
 
 from sequencer.api.agents import AgentRef
@@ -22,19 +24,21 @@ from sequencer.rules import deleted_topics, groups, leases, repeats, retention, 
 from sequencer.rules.positions import forget_positions, over_ms
 from sequencer.store.draft import Draft
 from sequencer.store.required_rows import rows_needed
-from sequencer.store.row_store import ObjectRowMissing
 from sequencer.store.rows import (
     AgentRow,
     GroupOffsetRow,
     GroupRow,
     PositionKey,
+    ProducerKey,
     ProducerRow,
     Row,
     SessionRow,
     TransactionRow,
 )
 from sequencer.store.state import HotState
-from tailrace.turns import Steps, Turns
+from tailrace.turns import Steps, Turns, in_parts
+
+T = TypeVar("T")
 
 GROUPS_PER_STEP = 500
 """Consumer groups that one expiry transaction examines."""
@@ -56,7 +60,7 @@ MOST_LOOKED_AT = 1_000_000
 
 @dataclass(slots=True)
 class _Removed:
-    """The counts of `apply_retention` over all its steps."""
+    """The counts of `apply_retention` over all its steps, and the errors of what could not be removed."""
 
     runs: int = 0
     objects: int = 0
@@ -65,6 +69,7 @@ class _Removed:
     producers: int = 0
     sessions: int = 0
     agents: int = 0
+    failures: list[RequestFailed] = field(default_factory=list)
 
 
 class Expiry:
@@ -127,7 +132,7 @@ class Expiry:
     async def apply_retention(self) -> RetentionSummary:
         """End what has expired, and remove data that is too old or too much.
 
-        A step that fails for a reason of its own keeps no other step from being done; its error is raised at the end.
+        What can't be removed keeps nothing else from being removed; the first error is raised at the end.
         """
         removed = _Removed()
         await self._maintenance.fill()
@@ -140,14 +145,13 @@ class Expiry:
             self._remove_expired_runs,
             self._remove_deleted_topics,
         ]
-        failures: list[Exception] = []
         for step in steps:
             try:
                 await step(removed)
-            except (RequestFailed, ObjectRowMissing) as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
+            except RequestFailed as error:
+                removed.failures.append(error)
+        if removed.failures:
+            raise removed.failures[0]
         return RetentionSummary(
             runs_removed=removed.runs,
             objects_retired=removed.objects,
@@ -157,6 +161,32 @@ class Expiry:
             sessions_closed=removed.sessions,
             agents_expired=removed.agents,
         )
+
+    async def _in_parts(
+        self,
+        removed: _Removed,
+        items: Sequence[T],
+        remove: Callable[[Sequence[T]], Awaitable[int]],
+        *,
+        at_once: int | None = None,
+        failed: Callable[[T], None] = lambda item: None,
+    ) -> int:
+        """Remove some items at a time; return the sum of what `remove` returns. If it is refused, remove the halves of
+        these items one after the other, until the refused part is a single item: it is skipped, and `failed` is called
+        with it."""
+        total, parts = 0, deque(in_parts(items, at_once or self._settings.removal_step))
+        while parts:
+            part = parts.popleft()
+            try:
+                total += await remove(part)
+            except RequestFailed as error:
+                middle = len(part) // 2
+                if middle:
+                    parts.extendleft((part[middle:], part[:middle]))
+                else:
+                    removed.failures.append(error)
+                    failed(part[0])
+        return total
 
     async def _forget_leases(self, removed: _Removed) -> None:
         """End expired leases, and forget the oldest agents and answers."""
@@ -184,8 +214,8 @@ class Expiry:
             plan = await retention.plan_retention(
                 self._context.state, self._context.reads, self._settings, self._maintenance.partitions
             )
-            runs = await self._remove_runs(plan.removable, removed)
-            moved = await self._move_log_starts(plan.due)
+            runs = await self._remove_runs(plan, removed)
+            moved = await self._move_log_starts(plan.due, removed)
             removed.partitions += moved
             if not runs and not moved and not plan.has_more:
                 break
@@ -204,14 +234,14 @@ class Expiry:
         if not noted:
             return
         gone = {**noted}
-        await self._remove_rows(await deleted_topics.rows_of(state, gone))
+        await self._remove_rows(await deleted_topics.rows_of(state, gone), removed)
         for topic_id in gone:
             for looked_up in (deleted_topics.producers_of, deleted_topics.positions_of):
                 while rows := await looked_up(self._context.reads, topic_id):
-                    await self._remove_rows(rows)
-        await self._remove_rows(
-            await deleted_topics.emptied_partitions(self._context.state, self._context.reads, gone)
-        )
+                    if not await self._remove_rows(rows, removed):
+                        break
+        emptied = await deleted_topics.emptied_partitions(self._context.state, self._context.reads, gone)
+        await self._remove_rows(emptied, removed)
         for topic_id, count in gone.items():
             if not await deleted_topics.has_partitions(self._context.state, topic_id, count):
                 noted.pop(topic_id, None)
@@ -228,56 +258,69 @@ class Expiry:
         if maintenance.deleted_topics is not None:
             maintenance.deleted_topics.update(found)
 
-    async def _remove_rows(self, rows: list[deleted_topics.RowKey]) -> None:
-        step = self._settings.removal_step
-        for at in range(0, len(rows), step):
-            some = rows[at : at + step]
-            remove = partial(deleted_topics.remove, rows=some)
-            await self._group_commit.decide("apply_retention", remove, needs=deleted_topics.needs(some))
+    async def _remove_rows(self, rows: Sequence[deleted_topics.RowKey], removed: _Removed) -> int:
+        """Remove these rows, some at a time; return how many."""
 
-    async def _remove_runs(self, partitions: list[tuple[UUID, int]], removed: _Removed) -> int:
-        """Remove the runs below the log start of these partitions, some at a time. Return how many."""
-        before = removed.runs
-        left = partitions
-        while left:
-            step = await self._group_commit.decide_alone(
-                "apply_retention",
-                partial(
-                    retention.remove_runs, store=self._context.store, partitions=left, settings=self._settings
-                ),
-            )
-            removed.runs += step.runs
-            removed.objects += step.objects
-            left = step.left
-        return removed.runs - before
+        async def remove(some: Sequence[deleted_topics.RowKey]) -> int:
+            decide = partial(deleted_topics.remove, rows=some)
+            await self._group_commit.decide("apply_retention", decide, needs=deleted_topics.needs(some))
+            return len(some)
 
-    async def _move_log_starts(self, due: list[retention.DueLogStart]) -> int:
+        return await self._in_parts(removed, rows, remove)
+
+    async def _remove_runs(self, plan: retention.RetentionPlan, removed: _Removed) -> int:
+        """Remove the runs below the log start of the planned partitions, some at a time. Return how many. A partition
+        of which that fails is put off."""
+
+        async def remove(partitions: Sequence[tuple[UUID, int]]) -> int:
+            before, left = removed.runs, partitions
+            while left:
+                step = await self._group_commit.decide_alone(
+                    "apply_retention",
+                    partial(
+                        retention.remove_runs,
+                        store=self._context.store,
+                        partitions=left,
+                        settings=self._settings,
+                    ),
+                )
+                removed.runs += step.runs
+                removed.objects += step.objects
+                left = step.left
+            return removed.runs - before
+
+        return await self._in_parts(
+            removed,
+            plan.removable,
+            remove,
+            failed=lambda key: self._maintenance.partitions.put_off(key, plan.now_ms),
+        )
+
+    async def _move_log_starts(self, due: Sequence[retention.DueLogStart], removed: _Removed) -> int:
         """Move the planned log starts, some at a time. Return how many moved."""
-        step = self._settings.removal_step
-        moved = 0
-        for at in range(0, len(due), step):
-            move = partial(retention.move_log_starts, planned=due[at : at + step], settings=self._settings)
-            moved += await self._group_commit.decide("apply_retention", move)
-        return moved
+
+        async def move(some: Sequence[retention.DueLogStart]) -> int:
+            decide = partial(retention.move_log_starts, planned=some, settings=self._settings)
+            return await self._group_commit.decide("apply_retention", decide)
+
+        return await self._in_parts(removed, due, move)
 
     async def _forget_producers(self, removed: _Removed) -> None:
         """Examine the next producers in key order, and forget those that are no longer kept. Each call reads the same
         number from the database, so producers that expired (after a week) are found within some hours."""
-        producers, store, step = (
-            time_to_live.producer_lifetime(self._settings),
-            self._context.reads,
-            self._settings.removal_step,
-        )
+        producers, store = time_to_live.producer_lifetime(self._settings), self._context.reads
+
+        async def forget(keys: Sequence[ProducerKey]) -> int:
+            decide = partial(time_to_live.forget, kind=ProducerRow, keys=keys, lifetime=producers)
+            return await self._group_commit.decide(
+                "apply_retention", decide, needs=rows_needed(ProducerRow, keys)
+            )
+
         now_ms = await self._context.store.now_ms()
         for _ in range(PRODUCER_PAGES):
             page = await store.rows_after(ProducerRow, self._maintenance.last_producer, PRODUCERS_OF_A_PAGE)
             over = [row.key for row in page if producers.until_ms(row) <= now_ms]
-            for first in range(0, len(over), step):
-                keys = over[first : first + step]
-                forget = partial(time_to_live.forget, kind=ProducerRow, keys=keys, lifetime=producers)
-                removed.producers += await self._group_commit.decide(
-                    "apply_retention", forget, needs=rows_needed(ProducerRow, keys)
-                )
+            removed.producers += await self._in_parts(removed, over, forget)
             self._maintenance.last_producer = page[-1].key if len(page) == PRODUCERS_OF_A_PAGE else None
             if self._maintenance.last_producer is None:
                 break
@@ -308,24 +351,30 @@ class Expiry:
         state, now_ms = self._context.state, await self._context.store.now_ms()
         due = await self._maintenance.groups.take(state, now_ms)
         with_positions = [row async for row in _known(state, due) if row.positions and not row.members]
-        removed.offsets += await self._forget_positions(with_positions)
+        removed.offsets += await self._forget_positions(with_positions, removed)
         left = [
             row.group_id
             async for row in _known(state, due)
             if row.members or not row.positions or row.group_id in state.shares_of
         ]
-        while left:
+        removed.offsets += await self._in_parts(removed, left, self._expire_some, at_once=GROUPS_PER_STEP)
+
+    async def _expire_some(self, group_ids: Sequence[str]) -> int:
+        """Expire these groups; return how many share partitions were deleted."""
+        deleted = 0
+        while group_ids:
             expire = partial(
                 groups.expire_groups,
-                group_ids=left[:GROUPS_PER_STEP],
+                group_ids=group_ids,
                 settings=self._settings,
                 max_partitions=self._settings.removal_step,
             )
             expired = await self._group_commit.decide("apply_retention", expire)
-            removed.offsets += expired.partitions
-            left = left[expired.groups :]
+            deleted += expired.partitions
+            group_ids = group_ids[expired.groups :]
+        return deleted
 
-    async def _forget_positions(self, rows: list[GroupRow]) -> int:
+    async def _forget_positions(self, rows: list[GroupRow], removed: _Removed) -> int:
         """Forget the expired positions of groups without members; return how many. One call examines some of the
         groups, the next call others: an examined group is not due again until one of its positions may have expired."""
         watch, turns = self._maintenance.groups, Turns(ROWS_IN_A_TURN)
@@ -345,7 +394,7 @@ class Expiry:
                         over.append(position.key)
                     else:
                         until[position.group_id] = min(at_ms, until.get(position.group_id, at_ms))
-                gone = await self._forget_over(over)
+                gone = await self._in_parts(removed, over, self._forget_over)
                 if gone < len(over):  # something changed meanwhile: the next call examines it again
                     until.update((key[0], now_ms) for key in over)
                 forgotten += gone
@@ -353,16 +402,12 @@ class Expiry:
                 watch.positions_last(row.group_id, until.get(row.group_id, now_ms))
         return forgotten
 
-    async def _forget_over(self, over: list[PositionKey]) -> int:
+    async def _forget_over(self, keys: Sequence[PositionKey]) -> int:
         """Forget those of these positions that are expired when this is decided; return how many."""
-        step, forgotten = self._settings.removal_step, 0
-        for first in range(0, len(over), step):
-            keys = over[first : first + step]
-            forget = partial(forget_positions, keys=keys, settings=self._settings)
-            forgotten += await self._group_commit.decide(
-                "apply_retention", forget, needs=rows_needed(GroupOffsetRow, keys)
-            )
-        return forgotten
+        forget = partial(forget_positions, keys=keys, settings=self._settings)
+        return await self._group_commit.decide(
+            "apply_retention", forget, needs=rows_needed(GroupOffsetRow, keys)
+        )
 
 
 async def _known(state: HotState, group_ids: Sequence[str]) -> AsyncIterator[GroupRow]:

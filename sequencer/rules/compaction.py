@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 import msgspec
+import structlog
 
 from sequencer.api.commits import ObjectKind
 from sequencer.api.compaction import (
@@ -45,10 +46,12 @@ from sequencer.rules.upload_sessions import check_object, live_session, object_r
 from sequencer.settings import SequencerSettings
 from sequencer.store.batch_table import EMPTY_TABLE
 from sequencer.store.draft import Draft
-from sequencer.store.row_store import PartitionBytes, RowStore
+from sequencer.store.row_store import ObjectRowMissing, PartitionBytes, RowStore
 from sequencer.store.rows import AbortedRow, PartitionRow, RunRow, SmallObjectRow, SwapRow, TopicRow, key_of
 from sequencer.store.state import COMMIT_NUMBER, HotState, replace_row
 from tailrace.turns import Turns, in_parts
+
+_log = structlog.get_logger(__name__)
 
 MAX_PAGE_BYTES = 4 << 20
 """Limit of a page of candidates, and of one candidate's runs, in encoded bytes; the last run may exceed it."""
@@ -116,7 +119,13 @@ async def _find_uncompacted(
                 most_runs = _runs_of_one(request, topic)
                 has_room = budget.runs >= most_runs
                 own = _PageBudget(min(budget.runs, most_runs), budget.bytes)
-                candidate = await _candidate(state, store, topic=topic, row=row, budget=own, skipped=skipped)
+                try:
+                    candidate = await _candidate(
+                        state, store, topic=topic, row=row, budget=own, skipped=skipped
+                    )
+                except ObjectRowMissing as error:
+                    _log.error("a partition can't be compacted: run `tailrace audit`", reason=str(error))
+                    candidate = None
                 looked_at += 1
                 if candidate is not None:
                     budget.take(candidate)

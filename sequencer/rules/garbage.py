@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import structlog
+
 from sequencer.api.commits import ObjectKind
 from sequencer.api.errors import InvalidRequest
 from sequencer.api.reads import Run
@@ -23,6 +25,8 @@ from sequencer.store.row_store import RowStore
 from sequencer.store.rows import CommitRow, ObjectRow, SessionRow
 from sequencer.store.state import HotState, replace_row
 from tailrace.turns import Turns, in_turns
+
+_log = structlog.get_logger(__name__)
 
 EMPTY_SWEEPS_NEEDED = 2
 REMOVED_IN_A_TURN = 2_000
@@ -50,12 +54,27 @@ def _is_due(row: SessionRow, now_ms: int, settings: SequencerSettings) -> bool:
 
 
 async def release_runs(draft: Draft, store: RowStore, runs: Sequence[Run]) -> int:
-    """Delete runs and lower their objects' run counts; return how many objects this retires."""
+    """Delete runs and lower their objects' run counts; return how many objects this retires.
+
+    A run whose object has no row contradicts the other rows. It is deleted like the others: if it could not be removed,
+    nothing that is removed with it could.
+    """
     ids = {run.object_id: None for run in runs if run.kind is not ObjectKind.MARKERS}
     unknown = [object_id for object_id in ids if object_id not in draft.objects]
     for row in await store.object_rows(unknown) if unknown else ():
         draft.objects[row.object_id] = row
-    return await in_turns(draft.remove_runs(runs), Turns(REMOVED_IN_A_TURN))
+    lost = {object_id for object_id in ids if draft.get(ObjectRow, object_id) is None}
+    for run in runs if lost else ():
+        if run.object_id in lost:
+            _log.error(
+                "a run is removed whose object has no row: run `tailrace audit`",
+                partition=f"{run.topic_id}-{run.partition}",
+                base_offset=run.base_offset,
+                object=str(run.object_id),
+            )
+            draft.delete_run(run)
+    named = [run for run in runs if run.object_id not in lost]
+    return await in_turns(draft.remove_runs(named), Turns(REMOVED_IN_A_TURN))
 
 
 async def forget_objects(draft: Draft, store: RowStore, request: ForgetObjects, grace_ms: int) -> Empty:

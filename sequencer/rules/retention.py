@@ -113,8 +113,10 @@ class DueLogStart:
 
 @dataclass(slots=True)
 class RetentionPlan:
-    """Partitions with runs to remove, and log starts to move. `has_more`: other partitions remain to be examined."""
+    """Partitions with runs to remove, and log starts to move, as of `now_ms`. `has_more`: other partitions remain to be
+    examined."""
 
+    now_ms: int
     removable: list[tuple[UUID, int]] = field(default_factory=list)
     due: list[DueLogStart] = field(default_factory=list)
     has_more: bool = False
@@ -130,7 +132,7 @@ async def plan_retention(
     now_ms = await store.now_ms()
     limits = TopicLimits(state, settings)
     rows, has_more = await watch.take(state, limits.counts_bytes, now_ms, PARTITIONS_OF_A_PLAN)
-    plan = RetentionPlan(has_more=has_more)
+    plan = RetentionPlan(now_ms, has_more=has_more)
     firsts: list[tuple[PartitionRow, list[Run]]] = []
     for at in range(0, len(rows), LOOKED_AT_ONCE):
         part = rows[at : at + LOOKED_AT_ONCE]

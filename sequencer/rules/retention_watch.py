@@ -7,7 +7,8 @@ begins, and then
 - when its oldest run reaches its age; and once a day, because a swap may have replaced that run by one that is due
   earlier.
 
-Invariant: a partition that was taken remains to be examined until `looked` says that it has nothing to remove.
+Invariant: a partition that was taken remains to be examined until `looked` says that it has nothing to remove. If its
+runs can't be removed, it is examined again a minute later (`put_off`), after all others.
 
 Pure: the caller reads the runs.
 """
@@ -25,6 +26,7 @@ from sequencer.store.state import HotState, Key
 from tailrace.turns import Turns
 
 LOOK_AGAIN_MS = 24 * 3600 * 1000
+PUT_OFF_MS = 60_000
 DUE_STEP_MS = 1_000
 PARTITIONS_IN_A_TURN = 5_000
 MOST_DUE = 100_000
@@ -104,6 +106,11 @@ class PartitionWatch:
         key = key_of(row)
         self._pending.pop(key, None)
         self._looked.pop(key, None)
+
+    def put_off(self, key: Key, now_ms: int) -> None:
+        """Note that the runs of this partition could not be removed."""
+        self._pending.pop(key, None)
+        self._due.put_back(key, now_ms + PUT_OFF_MS)
 
     async def _gather(
         self, state: HotState, counts_bytes: Callable[[UUID], bool | None], now_ms: int

@@ -43,13 +43,19 @@ def decode_markers(markers: bytes) -> list[Marker]:
     return _marker_decoder.decode(markers) if markers else []
 
 
-def join_run(row: RunRow, stored: ObjectRow | None, batches: list[RunBatch] | None = None) -> Run:
+def join_run(
+    row: RunRow,
+    stored: ObjectRow | None,
+    batches: list[RunBatch] | None = None,
+    *,
+    may_lack_object: bool = False,
+) -> Run:
     """Return the run that readers get, from its row and the row of its object (None for markers).
 
-    `batches`: the row's batch table, if it is already decoded. Raises ObjectRowMissing.
+    `batches`: the row's batch table, if it is already decoded. Raises ObjectRowMissing unless `may_lack_object`.
     """
     if stored is None:
-        if row.kind is not ObjectKind.MARKERS:
+        if row.kind is not ObjectKind.MARKERS and not may_lack_object:
             raise ObjectRowMissing(
                 f"the run at {row.base_offset} of {row.topic_id}-{row.partition} names object {row.object_id},"
                 " which has no row"

@@ -203,7 +203,7 @@ class MemoryRowStore:
 
     def _joined(self, row: RunRow, *, with_batches: bool = True) -> Run:
         plain = row if with_batches else msgspec.structs.replace(row, batches=EMPTY_TABLE, markers=b"")
-        return join_run(plain, self._objects.get(row.object_id))
+        return join_run(plain, self._objects.get(row.object_id), may_lack_object=not with_batches)
 
     def _index_at(self, runs: list[RunRow], offset: int) -> int:
         return bisect_right(runs, offset, key=_end_offset)

@@ -64,7 +64,7 @@ LONGEST_LEASE_MS = 60_000
 
 class ObjectRowMissing(Exception):
     """A run names an object that has no row: the rows contradict each other. An object's row is deleted only after the
-    last run that names it."""
+    last run that names it. Only reads with batches raise this, so that the run can still be removed."""
 
 
 class RowStore(Protocol):
@@ -75,7 +75,7 @@ class RowStore(Protocol):
         SequencerUnavailable: the database is unreachable; it is unknown whether a write took effect.
         RequestFailed: the database refuses the values. Nothing was written.
         LeaseLost: by a write; another committer has taken over. Nothing was written.
-        ObjectRowMissing: by a read of runs.
+        ObjectRowMissing: by a read of runs with their batches.
     """
 
     async def open(self) -> DatabaseIdentity:
@@ -166,7 +166,8 @@ class RowStore(Protocol):
     ) -> list[Run]:
         """Return runs in order, from the first with end_offset > offset on; stop when `max_bytes` are reached.
 
-        Without batches, the runs' batches and markers are empty: a run may have 100,000 of them.
+        Without batches, the runs' batches and markers are empty: a run may have 100,000 of them. A run whose object has
+        no row then has the key "".
         """
         ...
 

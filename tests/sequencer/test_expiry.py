@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -13,15 +14,18 @@ from sequencer.api.errors import RequestFailed
 from sequencer.api.groups import CommitOffsets, OffsetPosition
 from sequencer.api.producers import InitProducer
 from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
-from sequencer.api.topics import MetadataRequest
+from sequencer.api.topics import DeleteTopic, MetadataRequest
 from sequencer.api.transactions import AddToTransaction, TransactionRef
 from sequencer.api.values import Empty
 from sequencer.engine.committer import Committer
 from sequencer.rules import groups, transactions
+from sequencer.rules.leases import new_group
 from sequencer.settings import SequencerSettings
 from sequencer.store.draft import Draft
 from sequencer.store.memory import MemoryRowStore
-from sequencer.store.rows import TransactionRow
+from sequencer.store.rows import GroupRow, PartitionRow, ShareRow, TransactionRow
+from sequencer.store.state import HotState, replace_row
+from tailrace.turns import at_once
 from tests.support.backlog import TOPIC, fill
 from tests.support.clocks import ManualClock, SeededEntropy
 
@@ -89,3 +93,104 @@ def test_a_group_that_cannot_expire_keeps_no_run_from_being_removed(monkeypatch:
         await sequencer.close()
 
     asyncio.run(scenario())
+
+
+def test_a_group_that_cannot_expire_keeps_no_other_from_expiring(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_have_pending = Draft.may_have_pending
+
+    def contradicts_of_one(draft: Draft, group_id: str) -> bool:
+        return bool((contradicts if group_id == "g3" else may_have_pending)(draft, group_id))
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = MemoryRowStore(clock)
+        await fill(store, partitions=1, runs=1)
+        settings = SETTINGS.model_copy(update={"offsets_retention_ms": 1, "empty_group_ms": 1})
+        sequencer = Committer(store, clock, SeededEntropy(1), settings)
+        await sequencer.start()
+        for number in range(9):
+            position = OffsetPosition(TOPIC, 0, 2, -1, "")
+            await sequencer.commit_offsets(CommitOffsets(f"g{number}", -1, -1, -1, "", [position]))
+        monkeypatch.setattr(Draft, "may_have_pending", contradicts_of_one)
+        for _ in range(3):
+            clock.advance(0.5)
+            with suppress(RequestFailed):
+                await sequencer.apply_retention(Empty())
+        assert [group.group_id for group in sequencer._context.state.all(GroupRow)] == ["g3"]
+        await sequencer.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_share_group_of_many_partitions_is_forgotten_some_at_a_time() -> None:
+    settings = SETTINGS.model_copy(update={"share_offsets_retention_ms": 1, "empty_group_ms": 1})
+    row = new_group(Draft(HotState({}), 0), "g", settings)
+    shares = [ShareRow("g", TOPIC, number, 0, [], [], [], 0) for number in range(100)]
+    state = HotState({GroupRow: [row], ShareRow: shares})
+    deleted: list[int] = []
+    while state.get(GroupRow, "g") is not None:
+        draft = Draft(state, 1_000)
+        draft.delete(ShareRow, "g", TOPIC, 7)  # by another decision of its transaction
+        assert len(draft.shares_of("g", 11)) <= 12
+        at_once(groups.expire_groups(draft, ["g"], settings, max_partitions=10))
+        deleted.append(list(draft.changes.by_kind[ShareRow].values()).count(None))
+        state.apply(draft.changes)
+    assert max(deleted) <= 11 and not state.shares_of
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_run_whose_object_has_no_row_is_removed_like_any_other(is_deleted: bool) -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = MemoryRowStore(clock)
+        await fill(store, partitions=3, runs=3)
+        lost = next(iter(store._objects))
+        del store._objects[lost]
+        sequencer = Committer(store, clock, SeededEntropy(1), SETTINGS)
+        await sequencer.start()
+        if is_deleted:
+            await sequencer.delete_topic(DeleteTopic(TOPIC))
+        else:
+            whole = [DeleteRecordsPartition(TOPIC, number, -1) for number in range(3)]
+            await sequencer.delete_records(DeleteRecords(whole))
+        removed = await sequencer.apply_retention(Empty())
+        assert (removed.runs_removed, removed.objects_retired) == (9, 2)
+        assert not store._runs
+        assert sequencer._context.state.count(PartitionRow) == (0 if is_deleted else 3)
+        await sequencer.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_whose_runs_cannot_be_removed_keeps_no_other_from_losing_its_own() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = MemoryRowStore(clock)
+        await fill(store, partitions=5, runs=2)
+        miscount(store)
+        sequencer = Committer(store, clock, SeededEntropy(1), SETTINGS)
+        await sequencer.start()
+        await sequencer.delete_records(
+            DeleteRecords([DeleteRecordsPartition(TOPIC, number, -1) for number in range(5)])
+        )
+        with pytest.raises(RequestFailed, match="runs of"):
+            await sequencer.apply_retention(Empty())
+        assert {key[1] for key in store._runs} == {2}
+        await sequencer.apply_retention(Empty())  # the partition is put off
+        clock.advance(61)
+        with pytest.raises(RequestFailed, match="runs of"):
+            await sequencer.apply_retention(Empty())
+        await sequencer.close()
+
+    asyncio.run(scenario())
+
+
+def miscount(store: MemoryRowStore) -> None:
+    """Let the third partition's runs name an object that counts no run."""
+    object_id = UUID(int=99)
+    stored = replace_row(
+        next(iter(store._objects.values())), object_id=object_id, key="miscounted", live_runs=0
+    )
+    runs = store._runs[TOPIC, 2]
+    store._runs[TOPIC, 2] = [replace_row(run, object_id=object_id) for run in runs]
+    store._objects[object_id] = stored

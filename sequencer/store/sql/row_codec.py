@@ -131,11 +131,12 @@ RUN_COLUMNS_WITHOUT_BATCHES = RUN_COLUMNS.replace("r.batches, r.markers", "null,
 """The same without the columns that may be long."""
 
 
-def decode_run(values: Sequence[Any], dialect: Dialect) -> Run:
-    """Decode a run from RUN_COLUMNS. Raises ObjectRowMissing, except for a run of markers, which has no object."""
+def decode_run(values: Sequence[Any], dialect: Dialect, *, may_lack_object: bool = False) -> Run:
+    """Decode a run from RUN_COLUMNS. Raises ObjectRowMissing, except for a run of markers, which has no object, and if
+    `may_lack_object`."""
     topic_id, partition, base_offset, end_offset, object_id, kind, key, *rest = values
     kind = ObjectKind(kind)
-    if kind is ObjectKind.MARKERS:
+    if kind is ObjectKind.MARKERS or (key is None and may_lack_object):
         key, rest[0], rest[1] = "", 0, 0
     elif key is None:
         raise ObjectRowMissing(

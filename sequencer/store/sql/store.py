@@ -297,7 +297,7 @@ class SqlRowStore:
             return []
         turns = Turns(DECODED_IN_A_TURN)
         fetched = await self._database.fetch_runs(queries, max_runs, with_batches=with_batches)
-        return [await self._runs(rows, turns) for rows in fetched]
+        return [await self._runs(rows, turns, with_batches=with_batches) for rows in fetched]
 
     async def first_run_reaching(
         self, topic_id: UUID, partition: int, timestamp: int, from_offset: int, max_scanned: int
@@ -413,11 +413,13 @@ class SqlRowStore:
     async def close(self) -> None:
         await self._database.stop()
 
-    async def _runs(self, rows: Sequence[Values], turns: Turns | None = None) -> list[Run]:
+    async def _runs(
+        self, rows: Sequence[Values], turns: Turns | None = None, *, with_batches: bool = True
+    ) -> list[Run]:
         turns = turns or Turns(DECODED_IN_A_TURN)
         runs: list[Run] = []
         for values in rows:
-            run = decode_run(values, self._dialect)
+            run = decode_run(values, self._dialect, may_lack_object=not with_batches)
             runs.append(run)
             await turns.did(1 + len(run.batches) // BATCHES_AS_A_RUN)
         return runs

@@ -21,6 +21,7 @@ from sequencer.api.compaction import (
 from sequencer.api.errors import SwapRefused
 from sequencer.engine.committer import Committer
 from sequencer.rules import compaction, garbage
+from sequencer.store.state import replace_row
 from tests.support.backlog import TOPIC, CountingStore, fill
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.turns import passes_of
@@ -95,6 +96,18 @@ def test_a_page_reads_hardly_more_runs_than_it_has() -> None:
             page = await backlog.page(max_runs=100, runs_each=20)
             assert [len(each.runs) for each in page] == [20] * 5
             assert backlog.store.runs_read == 100
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_with_a_run_whose_object_has_no_row_keeps_no_other_from_being_compacted() -> None:
+    async def scenario() -> None:
+        async with a_backlog(partitions=3) as backlog:
+            store = backlog.store
+            nowhere = UUID(int=99)
+            store._runs[TOPIC, 1][0] = replace_row(store._runs[TOPIC, 1][0], object_id=nowhere)
+            page = await backlog.page(max_runs=100, runs_each=20)
+            assert [each.partition for each in page] == [0, 2]
 
     asyncio.run(scenario())
 

@@ -320,11 +320,15 @@ def test_in_memory_a_run_whose_object_has_no_row_is_not_passed_on() -> None:
         epoch = await store.take_committer_lease("test", "", 60_000)
         assert epoch is not None
         stored = object_row(1)
-        await store.write(changes(stored, run_row(0, 1, stored)), epoch)
+        stored_run = run_row(0, 1, stored)
+        await store.write(changes(stored, stored_run), epoch)
         removal = Changes()
         removal.delete(ObjectRow, key_of(stored))
         await store.write(removal, epoch)
         with pytest.raises(ObjectRowMissing, match="has no row"):
             await store.runs_of_object(stored.object_id)
+        assert [
+            run.key for run in await store.runs_from(stored_run.topic_id, 0, 0, 1, with_batches=False)
+        ] == [""]
 
     asyncio.run(act())

@@ -386,6 +386,7 @@ def test_a_run_that_names_no_object_is_not_passed_on(place: Place) -> None:
         await store.write(changes(run_row(0, 1, object_row(1))), epoch)
         with pytest.raises(ObjectRowMissing, match="has no row"):
             await store.runs_from(TOPIC, 0, 0, 1)
+        assert [run.key for run in await store.runs_from(TOPIC, 0, 0, 1, with_batches=False)] == [""]
         removal = Changes()
         removal.delete(RunRow, (TOPIC, 0, 0))
         await store.write(removal, epoch)
