@@ -203,9 +203,13 @@ def _prepared(schema: RegisteredSchema, columns: Columns) -> PreparedSchema:
         widest = max(element_cells(columns), element_cells(_Types(schema).columns()))
         cells = RECORD_CELLS + FIELD_CELLS * widest
 
+    numbered = _numbered(parsed) | {
+        "__named_schemas": {name: _numbered(kind) for name, kind in named.items()}
+    }
+
     def decode(body: bytes) -> Any:
         given = io.BytesIO(body)
-        row = fastavro.schemaless_reader(given, parsed, None)
+        row = fastavro.schemaless_reader(given, numbered, None)
         if given.tell() != len(body):
             raise ValueUnfit(f"bytes follow the value of schema {schema.schema_id}")
         return row
@@ -220,6 +224,21 @@ def _parsed(schema: RegisteredSchema) -> tuple[Any, dict[str, Any]]:
     for _, text in schema.references:
         fastavro.parse_schema(_plain(json.loads(text)), named_schemas=named)
     return fastavro.parse_schema(_plain(json.loads(schema.text)), named_schemas=named), named
+
+
+def _numbered(kind: Any) -> Any:
+    """Return a parsed schema with dictionaries in place of its lists of symbols and branches. fastavro takes the number
+    of a symbol or a branch from a value as the index, and a negative index of a list would count from its end."""
+    if isinstance(kind, list):
+        return {"type": "union", **dict(enumerate(map(_numbered, kind)))}
+    if not isinstance(kind, dict):
+        return kind
+    parts = {name: _numbered(kind[name]) for name in ("type", "items", "values") if name in kind}
+    if "symbols" in kind:
+        parts["symbols"] = dict(enumerate(kind["symbols"]))
+    if "fields" in kind:
+        parts["fields"] = list(map(_numbered, kind["fields"]))
+    return kind | parts
 
 
 def _plain(kind: Any) -> Any:

@@ -134,6 +134,20 @@ def test_corrupt_values_are_unfit_and_never_more() -> None:
     assert len(found.arrays[0]) == found.reasons.count(None)
 
 
+def test_a_symbol_or_branch_with_a_negative_number_is_unfit() -> None:
+    letters = {"type": "enum", "name": "Letter", "symbols": ["A", "B"]}
+    kinds = {"symbol": letters, "branch": ["null", "int"], "named": ["null", "Letter"]}
+    fields = [{"name": name, "type": kind} for name, kind in kinds.items()]
+    schema = RegisteredSchema(7, "avro", json.dumps({"type": "record", "name": "A", "fields": fields}))
+    columns = avro_columns(schema)
+    good = b"\x02" + b"\x02\x06" + b"\x02\x02"
+    values = [HEADER.pack(0, 7) + good]
+    for at in (0, 1, 3, 4):
+        values += [HEADER.pack(0, 7) + good[:at] + number + good[at + 1 :] for number in (b"\x01", b"\x03")]
+    found = fit(columns, AvroValues(columns, [schema]), pa.array(values, pa.binary()))
+    assert [array.to_pylist() for array in found.arrays] == [["B"], [3], ["B"]]
+
+
 WIDE = {
     "type": "record",
     "name": "Wide",
