@@ -35,7 +35,8 @@ class InvalidRecords(Exception):
 
 
 class Record(NamedTuple):
-    """One record as a consumer gets it. `timestamp`: ms since the Unix epoch, -1 for none."""
+    """One record as a consumer gets it. `timestamp`: ms since the Unix epoch, -1 for none. Keys of headers have U+FFFD
+    in place of bytes that are not UTF-8, as in Kafka's consumer."""
 
     offset: int
     timestamp: int
@@ -167,7 +168,7 @@ def iterate_records(batch: Buffer, *, max_bytes: int = MAX_UNPACKED_BYTES) -> It
     header, unpacked = _unpacked(batch, max_bytes)
     try:
         yield from _decode_each(header, unpacked)
-    except (IndexError, UnicodeDecodeError) as error:
+    except IndexError as error:
         raise InvalidRecords(f"batch at offset {header.base_offset}: a record ends early: {error}") from error
 
 
@@ -223,7 +224,7 @@ def _headers(data: memoryview, position: int, end: int) -> tuple[Headers, int]:
         if name is None:
             raise InvalidRecords("a header without a key")
         value, position = _bytes(data, position, end)
-        headers.append((name.decode(), value))
+        headers.append((name.decode(errors="replace"), value))
     return tuple(headers), position
 
 

@@ -14,6 +14,7 @@ from tailrace.batches.record_batch import HEADER_BYTES, BatchHeader
 from tailrace.batches.records import InvalidRecords
 from tailrace.buffers import Buffer
 from tailrace.parquet_object import kernels
+from tailrace.parquet_object.header import RawHeaderKeys
 from tailrace.parquet_object.schema import HEADERS_TYPE
 
 Array = Any
@@ -34,13 +35,15 @@ class UnpackedBatch:
 class DecodedRows:
     """The records of some batches as columns, in the batches' order.
 
-    `exact[b]` is 1 if batch b's records are canonical: encoding the rows again gives the same bytes.
+    `exact[b]` is 1 if batch b's records are canonical: encoding the rows again, with `raw_keys`, gives the same bytes.
+    `raw_keys`: the header keys that are not UTF-8. The columns have U+FFFD in place of their wrong bytes.
     """
 
     columns: dict[str, Array]
     row_count: int
     record_counts: list[int]
     exact: bytes
+    raw_keys: RawHeaderKeys
 
 
 def unpack(header: BatchHeader, batch: Buffer, *, max_bytes: int = MAX_UNPACKED_BYTES) -> UnpackedBatch:
@@ -100,7 +103,13 @@ def decode_batches(batches: Sequence[UnpackedBatch]) -> DecodedRows:
     if reason != kernels.OK:
         raise InvalidRecords(f"batch at offset {headers[which].base_offset}: {kernels.REASONS[reason]}")
     columns = rows.columns(totals, counts, has_append_time)
-    return DecodedRows(columns, rows.count, counts.tolist(), exact.tobytes())
+    return DecodedRows(
+        columns=columns,
+        row_count=rows.count,
+        record_counts=counts.tolist(),
+        exact=exact.tobytes(),
+        raw_keys=rows.raw_keys,
+    )
 
 
 def _check_counts(batches: Sequence[UnpackedBatch]) -> None:
@@ -127,6 +136,7 @@ class _Rows:
         most_headers = size // 2 + 1
         self.header_offsets = np.empty(count + 1, np.int32)
         self.names, self.header_values = _Binary(most_headers, size, 0), _Binary(most_headers, size, 0)
+        self.raw_keys = RawHeaderKeys()
 
     def columns(self, totals: Array, counts: Array, has_append_time: Array) -> dict[str, Array]:
         """Return the columns by name. `totals` come from the kernel; the other arguments have a value per batch."""
@@ -144,14 +154,32 @@ class _Rows:
         count = int(totals[kernels.HEADER_COUNT])
         self.header_values.valid = ~self.header_values.valid[: (count + 7) // 8]
         names = self.names.array(pa.string(), count, 0)
-        if totals[kernels.NOT_ASCII]:
-            _check_utf8(names)
+        if totals[kernels.NOT_ASCII] and not _is_utf8(names):
+            names = self._as_text(self.names.array(pa.binary(), count, 0))
         values = self.header_values.array(pa.binary(), count, int(totals[kernels.HEADER_NULLS]))
         entries = pa.StructArray.from_arrays([names, values], fields=list(HEADERS_TYPE.value_type))
         offsets = pa.py_buffer(self.header_offsets)
         return pa.Array.from_buffers(
             HEADERS_TYPE, self.count, [None, offsets], null_count=0, children=[entries]
         )
+
+    def _as_text(self, names: Array) -> Array:
+        """Return header keys with U+FFFD in place of bytes that are not UTF-8. Sets `raw_keys`."""
+        encoded = names.dictionary_encode()
+        keys = encoded.dictionary.to_pylist()
+        texts = [key.decode(errors="replace") for key in keys]
+        numbers = encoded.indices.to_numpy()
+        is_raw = np.array([text.encode() != key for text, key in zip(texts, keys, strict=True)])
+        raw = np.flatnonzero(is_raw[numbers])
+        rows = np.searchsorted(self.header_offsets, raw, "right") - 1
+        lengths = self.names.offsets[raw + 1] - self.names.offsets[raw]
+        self.raw_keys = RawHeaderKeys(
+            rows.astype("<u4").tobytes(),
+            (raw - self.header_offsets[rows]).astype("<u4").tobytes(),
+            lengths.astype("<u4").tobytes(),
+            b"".join([keys[number] for number in numbers[raw]]),
+        )
+        return pa.array(texts, pa.string()).take(encoded.indices)
 
 
 class _Binary:
@@ -189,8 +217,9 @@ def _created(created: Array, counts: Array, has_append_time: Array) -> Array:
     return pa.array(np.where(is_null, 0, created), pa.int64(), mask=is_null).cast(kind)
 
 
-def _check_utf8(names: Array) -> None:
+def _is_utf8(names: Array) -> bool:
     try:
         names.validate(full=True)
-    except pa.ArrowInvalid as error:
-        raise InvalidRecords(f"a header's key is not UTF-8: {error}") from error
+    except pa.ArrowInvalid:
+        return False
+    return True

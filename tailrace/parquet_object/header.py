@@ -64,6 +64,19 @@ class RowGroupBatches(msgspec.Struct, frozen=True, array_like=True, gc=False):
     row_count: int
 
 
+class RawHeaderKeys(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The keys of record headers that are not UTF-8, which the columns have with U+FFFD in place of the wrong bytes.
+
+    `rows`, `places` (uint32, little-endian): each key's row, and its number in this row from 0; both together ascend.
+    `lengths` (uint32): the bytes of each key. `keys`: these bytes, concatenated.
+    """
+
+    rows: bytes = b""
+    places: bytes = b""
+    lengths: bytes = b""
+    keys: bytes = b""
+
+
 class ParquetHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The object's own description.
 
@@ -86,6 +99,7 @@ class ParquetHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
     exact: bytes
     beyond_rows: bytes = b""
     beyond_times: bytes = b""
+    raw_keys: RawHeaderKeys = RawHeaderKeys()
 
     @property
     def batch_count(self) -> int:
@@ -142,6 +156,7 @@ def _check(header: ParquetHeader) -> None:
     if any(count <= 0 for count in header.record_counts) or sum(header.record_counts) != header.row_count:
         raise InvalidParquetObject(f"the batches' record counts do not sum up to {header.row_count} rows")
     _check_beyond(header)
+    _check_raw_keys(header)
     first_rows = [0]
     for count in header.record_counts:
         first_rows.append(first_rows[-1] + count)
@@ -168,3 +183,17 @@ def _check_beyond(header: ParquetHeader) -> None:
     is_rising = all(row < following for row, following in itertools.pairwise(rows))
     if not is_rising or (rows and rows[-1] >= header.row_count):
         raise InvalidParquetObject("rows with times beyond microseconds do not rise, or are not there")
+
+
+def _check_raw_keys(header: ParquetHeader) -> None:
+    """Check that the header keys that are not UTF-8 are complete, and that their rows exist and each occurs once."""
+    raw = header.raw_keys
+    sizes = {len(raw.rows), len(raw.places), len(raw.lengths)}
+    if len(sizes) != 1 or len(raw.rows) % 4 or sum(memoryview(raw.lengths).cast("I")) != len(raw.keys):
+        raise InvalidParquetObject(f"{len(raw.keys)} bytes of header keys that do not have their lengths")
+    rows, places = (memoryview(numbers).cast("I") for numbers in (raw.rows, raw.places))
+    is_rising = all(
+        place < following for place, following in itertools.pairwise(zip(rows, places, strict=True))
+    )
+    if not is_rising or (len(rows) and rows[-1] >= header.row_count):
+        raise InvalidParquetObject("rows with header keys that are not UTF-8 do not rise, or are not there")

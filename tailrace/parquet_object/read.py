@@ -16,6 +16,7 @@ from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from fastcrc.crc32 import iscsi as crc32c
 
@@ -165,6 +166,40 @@ class ParquetIndex:
             restored = pa.array(numbers, pa.int64(), mask=~valid).cast(column.type)
             table = table.set_column(table.column_names.index(name), table.field(name), restored)
         return table
+
+    @cached_property
+    def _raw_keys(self) -> tuple[Any, Any, Any]:
+        """The rows and places of the header keys that are not UTF-8, and these keys."""
+        raw = self.header.raw_keys
+        lengths = np.frombuffer(raw.lengths, "<u4")
+        ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        keys = pa.Array.from_buffers(
+            pa.binary(), len(lengths), [None, pa.py_buffer(ends), pa.py_buffer(raw.keys)], null_count=0
+        )
+        return np.frombuffer(raw.rows, "<u4").astype(np.int64), np.frombuffer(raw.places, "<u4"), keys
+
+    def with_own_keys(self, row_group: int, table: Any) -> Any:
+        """Return the row group's rows with the original keys of their headers, some of which may not be UTF-8."""
+        group = self.header.row_groups[row_group]
+        rows, places, keys = self._raw_keys
+        first, end = np.searchsorted(rows, [group.first_row, group.first_row + group.row_count])
+        if first == end:
+            return table
+        headers = table.column("headers").combine_chunks()
+        starts = headers.offsets.to_numpy()
+        rows = rows[first:end] - group.first_row
+        numbers = starts[rows] + places[first:end]
+        if (numbers >= starts[rows + 1]).any():
+            raise InvalidParquetObject(f"row group {row_group}: the key of a header that is not there")
+        entries = headers.values
+        is_raw = np.zeros(len(entries), bool)
+        is_raw[numbers] = True
+        own = pc.replace_with_mask(entries.field(0).cast(pa.binary()), pa.array(is_raw), keys[first:end])
+        names = pa.Array.from_buffers(pa.string(), len(own), own.buffers(), null_count=0, offset=own.offset)
+        kind = headers.type
+        entries = pa.StructArray.from_arrays([names, entries.field(1)], fields=list(kind.value_type))
+        restored = pa.ListArray.from_arrays(headers.offsets, entries, type=kind)
+        return table.set_column(table.column_names.index("headers"), table.field("headers"), restored)
 
     @cached_property
     def _group_starts(self) -> list[int]:
@@ -397,8 +432,8 @@ def row_group_table(
 ) -> pa.Table:
     """Read the row group's rows. `data` are the bytes of `index.bytes_of(row_group, columns)`.
 
-    With REPLAY_COLUMNS, times are the records' original times. Otherwise they are those in the file, which fit into
-    microseconds.
+    With REPLAY_COLUMNS, times and keys of headers are the records' own. Otherwise they are those in the file: times fit
+    into microseconds, and keys are UTF-8.
     """
     start, length = index.bytes_of(row_group, columns)
     if len(data) != length:
@@ -413,7 +448,9 @@ def row_group_table(
         table = file.read_row_group(row_group, columns=list(columns), use_threads=False)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InvalidParquetObject(f"row group {row_group} cannot be read: {error}") from error
-    return index.with_own_times(row_group, table) if columns is REPLAY_COLUMNS else table
+    if columns is not REPLAY_COLUMNS:
+        return table
+    return index.with_own_keys(row_group, index.with_own_times(row_group, table))
 
 
 class PartialFile(io.RawIOBase):

@@ -164,9 +164,11 @@ def _compare_stored(
     if is_exact:
         return f"{where}: its records differ"
     check_crc(b"".join(rebuild(header, header_bytes, records, header.record_count, is_exact=False)))
-    before = decode_batches([unpacked]).columns
-    after = decode_batches([UnpackedBatch(header, records)]).columns
-    differing = [name for name in before if not before[name].equals(after[name])]
+    before = decode_batches([unpacked])
+    after = decode_batches([UnpackedBatch(header, records)])
+    differing = [name for name, column in before.columns.items() if not column.equals(after.columns[name])]
+    if before.raw_keys != after.raw_keys:
+        differing.append("header keys")
     return f"{where}: {', '.join(differing)} differ" if differing else None
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,6 +36,7 @@ from tailrace.parquet_object.header import (
     VERSION,
     ParquetHeader,
     ParquetRun,
+    RawHeaderKeys,
     RowGroupBatches,
     pack_header,
 )
@@ -186,6 +188,7 @@ class _ParquetOutput:
     exact: list[bytes] = field(default_factory=list)
     beyond_rows: list[bytes] = field(default_factory=list)
     beyond_times: list[bytes] = field(default_factory=list)
+    raw_keys: list[RawHeaderKeys] = field(default_factory=list)
 
     def add_run(self, run: SourceRun) -> None:
         first_row, first_batch = self.rows_added, len(self.headers)
@@ -257,6 +260,9 @@ class _ParquetOutput:
             exact=b"".join(self.exact),
             beyond_rows=b"".join(self.beyond_rows),
             beyond_times=b"".join(self.beyond_times),
+            raw_keys=RawHeaderKeys(
+                *map(b"".join, zip(*map(msgspec.structs.astuple, self.raw_keys), strict=True))
+            ),
         )
 
     def cut(self) -> None:
@@ -283,6 +289,9 @@ class _ParquetOutput:
         table = pa.Table.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
         self.parquet.write_table(table, row_group_size=rows.row_count)
         self.row_groups.append(RowGroupBatches(first_batch, count, self.rows_written, rows.row_count))
+        if rows.raw_keys.rows:
+            in_file = np.frombuffer(rows.raw_keys.rows, "<u4") + np.uint32(self.rows_written)
+            self.raw_keys.append(msgspec.structs.replace(rows.raw_keys, rows=in_file.tobytes()))
         self.rows_written += rows.row_count
         self.exact.append(bytes(map(operator.and_, rows.exact, (batch.may_be_exact for batch in batches))))
         del self.pending[:count]

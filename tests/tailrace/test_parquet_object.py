@@ -6,13 +6,15 @@ import sys
 from pathlib import Path
 from uuid import UUID
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.batches.record_batch import Compression, crc_of, framed, read_header
+from tailrace.batches.compression import compress, decompress
+from tailrace.batches.record_batch import Compression, assemble_like, crc_of, framed, read_header
 from tailrace.batches.records import InvalidRecords, NewRecord, decode_records, encode_batch
 from tailrace.ids import TopicPartition
 from tailrace.parquet_object.header import InvalidParquetObject
@@ -164,6 +166,59 @@ def test_non_canonical_records_come_back_record_for_record() -> None:
     assert written.index.header.exact == b"\x00"
     assert verify(whole(written), [run], size=written.size, crc=written.crc) == []
     assert decode_records(replay(written)[0]) == decode_records(placed(next(iter(run.batches))))
+
+
+RAW_KEYS = {"k\xe9y": b"k\xe9\xffy", "\u2603\u2603": b"\xff\xfe\xe2\x98a\xed", "\xfc": b"\x80\xbf"}
+"""By a text of as many bytes in UTF-8, keys of headers that are not UTF-8."""
+
+
+def with_raw_keys(number: int, codec: Compression) -> bytes:
+    """A batch of records with header keys in and not in UTF-8, as clients can send it that don't check them."""
+    names = [*RAW_KEYS, "plain", "\u00df"]
+    records = [
+        NewRecord(
+            b"k", b"%d" % place, [(names[(place + turn) % 5], b"%d" % turn) for turn in range(place % 5)]
+        )
+        for place in range(number, number + 7)
+    ]
+    batch = encode_batch(records, timestamps=range(7))
+    for text, key in RAW_KEYS.items():
+        batch = batch.replace(text.encode(), key)
+    return assemble_like(
+        msgspec.structs.replace(read_header(batch), attributes=int(codec)), compress(codec, batch[61:]), 7
+    )
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+def test_header_keys_that_are_not_utf_8_come_back_as_they_went_in(codec: Compression) -> None:
+    batches = [batch for number in range(6) for batch in (with_raw_keys(number, codec), *simple(1, codec))]
+    batches.append(with_raw_keys(9, codec))
+    odd = bytearray(with_raw_keys(3, Compression.NONE))
+    odd[62] = 1  # a record attribute: such a batch is given back in another form
+    struct.pack_into(">I", odd, 17, crc_of(odd))
+    runs = [source([*batches, bytes(odd)]), source([with_raw_keys(4, codec), *simple(1)], partition=1)]
+
+    first = write(*runs, row_group_bytes=1200)
+    assert len(first.row_groups) > 3
+    assert verify(whole(first), runs, size=first.size, crc=first.crc) == []
+    copies = [
+        SourceRun(TopicPartition(TOPIC, number), "flights", copied(first, number)) for number in range(2)
+    ]
+    again = write(*copies)
+    assert verify(whole(again), copies, size=again.size, crc=again.crc) == []
+    for written in (first, again):
+        for number, run in enumerate(runs):
+            for before, after in zip(run.batches, replay(written, number), strict=True):
+                assert unpacked(after)[2:] == unpacked(placed(before))[2:]
+
+    texts = {key.decode(errors="replace") for key in RAW_KEYS.values()} | {"plain", "\u00df", "h"}
+    read = pq.read_table(pa.BufferReader(whole(again))).column("headers").to_pylist()
+    assert {header["key"] for headers in read for header in headers} == texts
+
+
+def unpacked(batch: bytes) -> bytes:
+    """The decompressed records."""
+    return bytes(decompress(read_header(batch).compression, batch[61:], max_bytes=1 << 20))
 
 
 def copied(written: WrittenParquet, partition: int = 0) -> list[PlainBatch]:
