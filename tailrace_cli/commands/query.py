@@ -76,6 +76,7 @@ async def _query(log: OpenLog, sql: str, *, last: int | None, follow: bool) -> N
     try:
         add_functions(connection)
         named = [topics[name] for name in named_tables(connection, sql, topics)]
+        _check_names(topic.name for topic in named)
         if last is None and not follow:
             for topic in named:
                 await _add(log, connection, topic)
@@ -96,6 +97,18 @@ async def _query(log: OpenLog, sql: str, *, last: int | None, follow: bool) -> N
         raise CommandFailed(str(error)) from error
     finally:
         connection.close()
+
+
+def _check_names(names: Iterable[str]) -> None:
+    """Raise CommandFailed for two topics that DuckDB can't tell apart, because it ignores the case of names."""
+    by_lower: dict[str, str] = {}
+    for name in names:
+        other = by_lower.setdefault(name.lower(), name)
+        if other != name:
+            raise CommandFailed(
+                f"the SQL reads the topics {other!r} and {name!r}, whose names differ only in case; DuckDB can't tell"
+                " them apart: query one at a time"
+            )
 
 
 async def _tail(

@@ -8,7 +8,8 @@ from typing import Any
 import duckdb
 import pytest
 
-from tailrace_cli.commands.query import _explained, _lines
+from tailrace_cli.commands.query import _check_names, _explained, _lines
+from tailrace_cli.errors import CommandFailed
 
 TOPICS = ["flights", "Delays"]
 
@@ -56,3 +57,11 @@ def test_an_error_says_what_duckdb_cannot_know(sql: str, says: str) -> None:
     assert says in _explained(str(error.value), TOPICS)
     unknown = "Binder Error: what it is"
     assert _explained(unknown, TOPICS) == unknown
+
+
+def test_topics_whose_names_differ_only_in_case_are_not_read_together() -> None:
+    _check_names(["flights", "Delays"])
+    with pytest.raises(
+        CommandFailed, match="topics 'flights' and 'Flights', whose names differ only in case"
+    ):
+        _check_names(["flights", "Delays", "Flights"])
