@@ -31,16 +31,21 @@ class LogIndex(Protocol):
 
 
 class SequencerIndex:
-    """The index of a running sequencer."""
+    """The index of a running sequencer. It keeps the topics, and asks for them again only if they have changed."""
 
     def __init__(self, sequencer: Sequencer) -> None:
         self._sequencer = sequencer
+        self._topics: list[Topic] = []
+        self._version = -1
         self.find_batches = sequencer.find_batches
         self.list_offsets = sequencer.list_offsets
         self.fetch_offsets = sequencer.fetch_offsets
 
     async def topics(self) -> list[Topic]:
-        return (await self._sequencer.metadata(MetadataRequest())).topics or []
+        answer = await self._sequencer.metadata(MetadataRequest(known_version=self._version))
+        if answer.topics is not None:
+            self._topics, self._version = answer.topics, answer.version
+        return self._topics
 
     async def close(self) -> None:
         await self._sequencer.close()

@@ -24,7 +24,7 @@ from compactor.tables.tail_reader import (
     last_records,
 )
 from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
-from sequencer.api.topics import CreatePartitions, DeleteTopic
+from sequencer.api.topics import CreatePartitions, DeleteTopic, Metadata, MetadataRequest
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.memory import MemoryStore
@@ -67,6 +67,30 @@ def test_very_small_runs_are_one_record_batch() -> None:
             files = await list_live_files(log.sequencer, topic.topic_id)
             tail = await query._tail(reader, "t", files)
             assert len(tail) == 20 and tail.column("value").num_chunks == 1
+
+    asyncio.run(scenario())
+
+
+def test_topics_are_sent_again_only_after_a_change() -> None:
+    async def scenario() -> None:
+        async with a_log() as log:
+            await log.topic("t", 1)
+            index, sent = SequencerIndex(log.sequencer), 0
+            ask = log.sequencer.metadata
+
+            async def counted(request: MetadataRequest) -> Metadata:
+                nonlocal sent
+                answer = await ask(request)
+                sent += answer.topics is not None
+                return answer
+
+            log.sequencer.metadata = counted  # type: ignore[method-assign]
+            assert [topic.name for topic in await index.topics()] == ["t"]
+            assert [topic.name for topic in await index.topics()] == ["t"]
+            assert sent == 1
+            await log.topic("u", 1)
+            assert sorted(topic.name for topic in await index.topics()) == ["t", "u"]
+            assert sent == 2
 
     asyncio.run(scenario())
 
