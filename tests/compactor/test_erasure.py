@@ -37,6 +37,8 @@ from compactor.erasure.rewrite import RewriteContext, rewrite_without
 from compactor.erasure.search import FileHits, SearchKeys
 from compactor.lease import LEASE_MS
 from compactor.rewrite import RewriteFailed
+from compactor.spark_source.log_index import SequencerIndex
+from compactor.spark_source.log_reader import LogPartition, LogReader, OffsetRange
 from compactor.tables.live import LiveFile, list_live_files
 from sequencer import bounds
 from sequencer.api.commits import ObjectDescription, ObjectKind
@@ -50,7 +52,8 @@ from sequencer.engine.committer import Committer
 from sequencer.rules.upload_sessions import COMPACTOR_LEASE
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
-from tailrace.batches.record_batch import Compression
+from tailrace.batches.compression import compress, decompress
+from tailrace.batches.record_batch import HEADER_BYTES, Compression, assemble_like, read_header
 from tailrace.batches.records import NewRecord, Record, decode_records, encode_batch
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
@@ -169,6 +172,52 @@ def test_only_the_keys_records_go_and_all_offsets_stay() -> None:
             assert (again.erased_records, again.objects) == (0, [])
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
+def test_header_keys_that_are_not_utf_8_stay_as_they_were_sent(codec: Compression) -> None:
+    def raw(*records: tuple[bytes, bytes]) -> bytes:
+        made = [NewRecord(key, value, [("k\xe9y", key), ("plain", None)]) for key, value in records]
+        batch = encode_batch(made, timestamps=[T0] * len(made)).replace("k\xe9y".encode(), b"k\xff\xe9y")
+        return recompressed(batch, codec)
+
+    async def headers(log: Log) -> list[object]:
+        reader = LogReader(SequencerIndex(log.sequencer), log.store, ["offset", "headers"])
+        end = (await log.found("t")).last_stable_offset
+        partition = LogPartition("t", log.topics["t"].topic_id, 0)
+        parts = [batch.to_pylist() async for batch in reader.read(OffsetRange(partition, 0, end))]
+        return [(row["offset"], [each["key"] for each in row["headers"]]) for part in parts for row in part]
+
+    async def unpacked(log: Log) -> list[bytes]:
+        return [
+            bytes(recompressed(batch, Compression.NONE)[HEADER_BYTES:]) for batch in await log.replay("t")
+        ]
+
+    async def scenario() -> None:
+        async with a_log() as log:
+            await log.topic("t")
+            for number in range(3):
+                await log.produce(("t", 0, raw((b"mine", b"x"), (b"a", b"%d" % number), (b"b", b"y"))))
+            sent = await unpacked(log)
+            assert await headers(log) == [(offset, ["k\ufffd\ufffdy", "plain"]) for offset in range(9)]
+            for merges in (False, True):
+                await compacted_here(log, merges=merges)
+                assert await unpacked(log) == sent
+            assert all(run.kind is ObjectKind.PARQUET for run in await log.runs("t"))
+            assert await headers(log) == [(offset, ["k\ufffd\ufffdy", "plain"]) for offset in range(9)]
+            await erased(log, b"mine")
+            left = b"".join(await unpacked(log))
+            assert (left.count(b"k\xff\xe9y"), left.count(b"plain"), left.count(b"mine")) == (6, 6, 0)
+
+    asyncio.run(scenario())
+
+
+def recompressed(batch: bytes, codec: Compression) -> bytes:
+    """The batch with another codec."""
+    header = read_header(batch)
+    records = decompress(header.compression, batch[HEADER_BYTES:], max_bytes=1 << 20)
+    changed = msgspec.structs.replace(header, attributes=int(codec))
+    return assemble_like(changed, compress(codec, records), header.record_count)
 
 
 def test_a_partition_of_which_nothing_is_left_keeps_its_end() -> None:
