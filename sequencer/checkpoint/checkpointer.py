@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import msgspec
 import structlog
@@ -39,6 +39,8 @@ from tailrace.turns import Steps, Turns, in_turns
 
 _log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+
 ROWS_IN_A_TURN = 4_000
 """Rows that are encoded in one turn of the event loop."""
 SAVED_WAIT_S = 4.0
@@ -55,10 +57,10 @@ class DatabaseIsOlder(IncarnationChanged):
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """A snapshot whose cold rows are being read. The task returns whether it could store all of them."""
+    """A snapshot whose cold rows the task reads and stores."""
 
     writer: PartWriter
-    task: asyncio.Task[bool]
+    task: asyncio.Task[None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,8 @@ class Checkpointer:
         """Waiters that the head in transit answers."""
         self._for_snapshot: list[asyncio.Future[None]] = []
         """Waiters that the chain's first snapshot answers."""
+        self._needless_before: HeadId | None = None
+        """Objects before this place are not needed any more; they are not deleted yet."""
         self._wake = asyncio.Event()
         self.last_head: Head | None = None
         """The newest durable head."""
@@ -249,6 +253,7 @@ class Checkpointer:
                 return
             if chain.has_unsaved or snapshot is not None:
                 await self._export_changes(chain, snapshot)
+            await self._delete_needless(chain.identity.cluster_id)
             if self._scan is None and self._chain.is_snapshot_due:
                 self._begin_scan()
 
@@ -289,17 +294,10 @@ class Checkpointer:
     async def _export_changes(self, chain: ChainState, snapshot: _Snapshot | None) -> None:
         if snapshot is None:
             chain.export(self._head(chain), [])
-            await self._store_head(chain)
-            return
-        head = self._head(chain, replay_from=snapshot.replay_from, parts=snapshot.parts)
-        chain.export(head, snapshot.hot)
+        else:
+            head = self._head(chain, replay_from=snapshot.replay_from, parts=snapshot.parts)
+            chain.export(head, snapshot.hot)
         await self._store_head(chain)
-        if chain is self._chain:
-            needless_before = chain.snapshot_exported(head)
-            answered, self._for_snapshot = self._for_snapshot, []
-            _answer(answered)
-            if needless_before is not None:
-                await self._delete_older(chain.identity.cluster_id, needless_before)
 
     def _head(
         self,
@@ -341,6 +339,9 @@ class Checkpointer:
         saved, self._promised = self._promised, []
         if is_all_saved:  # those who asked while this head was in transit wait for nothing newer
             saved, self._waiting = saved + self._waiting, []
+        if head.is_snapshot:
+            self._needless_before = chain.snapshot_exported(head)
+            saved, self._for_snapshot = saved + self._for_snapshot, []
         _answer(saved)
 
     # --- snapshots
@@ -355,35 +356,47 @@ class Checkpointer:
         task.add_done_callback(lambda _: self._wake.set())
         self._scan = _Scan(writer, task)
 
-    async def _write_cold_rows(self, writer: PartWriter) -> bool:
-        try:
-            await write_cold_rows(self._rows, writer)
-            if self._settle is not None:
-                # A page may have rows of a transaction that is not shown yet. The head must have all of that
-                # transaction.
-                await self._settle()
-        except (StoreError, SequencerError) as error:
-            _log.warning("a checkpoint's snapshot is put off", reason=str(error))
+    async def _write_cold_rows(self, writer: PartWriter) -> None:
+        await write_cold_rows(self._rows, writer, self._patiently)
+        if self._settle is not None:
+            # A page may have rows of a transaction that is not shown yet. The head must have all of that transaction.
+            await self._patiently(self._settle)
+
+    async def _patiently(self, step: Callable[[], Awaitable[T]]) -> T:
+        """Repeat one step of a snapshot until it succeeds. A snapshot of many rows takes so long that it would never
+        end if each error began it again."""
+        while True:
+            try:
+                return await step()
+            except (StoreError, SequencerError) as error:
+                _log.warning("a checkpoint's snapshot is put off", reason=str(error))
             await self._clock.sleep(_RETRY_S)
-            return False
-        return True
 
     async def _finished_scan(self, chain: ChainState) -> _Snapshot | None:
-        """Return the snapshot that is ready, with the hot rows as of now; None if there is none."""
-        if self._scan is None or not self._scan.task.done():
+        """Return the snapshot that is ready, with the hot rows as of now; None if there is none. If they can't be
+        stored, the next call stores them again; the cold rows stay as they are."""
+        scan = self._scan
+        if scan is None or not scan.task.done():
             return None
-        scan, self._scan = self._scan, None
-        if scan.task.cancelled() or not scan.task.result():
+        if scan.task.cancelled():
+            self._scan = None
             return None
+        if (error := scan.task.exception()) is not None:
+            self._scan = None
+            raise error
         hot: list[Table] = []
         if has_many_hot_rows(chain.state):
             await write_hot_rows(chain.state, scan.writer)
         else:
             hot = [checkpoint.encode_rows(kind, chain.state.all(kind)) for kind in checkpoint.KEPT_HOT]
+        self._scan = None
         return _Snapshot(scan.writer.head_id.number, scan.writer.parts, hot)
 
-    async def _delete_older(self, cluster_id: str, needless_before: HeadId) -> None:
+    async def _delete_needless(self, cluster_id: str) -> None:
         """Delete the objects that two durable snapshots make unnecessary."""
+        needless_before, self._needless_before = self._needless_before, None
+        if needless_before is None:
+            return
         older: list[str] = []
         try:
             async for info in self._store.list(checkpoint.meta_prefix(cluster_id)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from uuid import UUID
 
 import pytest
@@ -37,6 +38,7 @@ from sequencer.store.rows import (
     GroupOffsetRow,
     ProducerRow,
     Row,
+    RunRow,
     key_of,
 )
 from tailrace.batches.mixed_object import BatchCoordinates
@@ -302,6 +304,84 @@ def test_rows_written_while_a_snapshot_is_read_are_in_it(monkeypatch: pytest.Mon
         assert await world.exported_rows() == await world.stored_rows()
         found = await read_checkpoints(world.bucket, "c")
         assert found.chain is not None and len(found.chain.snapshot.parts) > 3
+
+    run(use)
+
+
+class Stumbling(HookedRowStore):
+    """Fails every second read of a page of runs while it stumbles, and notes where the pages begin that were read."""
+
+    stumbles = False
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock, cluster_id="c")
+        self.begins: list[object] = []
+        self.is_failing = False
+
+    async def run_rows_after(self, key: tuple[UUID, int, int] | None, limit: int) -> list[RunRow]:
+        self.is_failing = self.stumbles and not self.is_failing
+        if self.is_failing:
+            raise SequencerUnavailable("made to fail")
+        self.begins.append(key)
+        return await super().run_rows_after(key, limit)
+
+
+def test_a_snapshot_goes_on_where_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sequencer.checkpoint.snapshot.PAGE_ROWS", 2)
+    monkeypatch.setattr("sequencer.checkpoint.snapshot.PART_ROWS", 3)
+
+    async def use(world: World) -> None:
+        rows = world.rows = Stumbling(world.clock)
+        await world.lead()
+        await world.join()
+        topic = await world.make_topic()
+        for index in range(20):
+            await world.commit(topic, partition=index % 2)
+        await world.settle()
+        rows.begins.clear()
+        rows.stumbles = True
+        world.checkpointer._begin_scan()
+        parts: list[str] = []
+
+        async def fail_every_second(key: str) -> None:
+            if key.endswith(".part"):
+                parts.append(key)
+                if len(parts) % 2:
+                    raise StoreUnavailable("made to fail")
+
+        world.bucket.before_put = fail_every_second
+        snapshot = world.checkpointer._chain.snapshot
+        for _ in range(200):
+            with suppress(StoreUnavailable):
+                await world.checkpointer.export()
+            if world.checkpointer._chain.snapshot is not snapshot:
+                break
+            await turns()
+            world.clock.advance(0.1)
+        assert len(parts) == len(set(parts)), "a failed attempt may still arrive"
+        assert len(rows.begins) == len(set(rows.begins)) > 5, "no page was read twice"
+        rows.stumbles = False
+        assert await world.exported_rows() == await world.stored_rows()
+        assert not (await read_checkpoints(world.bucket, "c")).problems
+
+    run(use, leads=False)
+
+
+def test_a_snapshot_whose_head_is_stored_at_the_second_attempt_is_not_read_again() -> None:
+    async def use(world: World) -> None:
+        await world.join()
+        topic = await world.make_topic()
+        await world.commit(topic)
+        await world.settle()
+        snapshot = world.checkpointer._chain.snapshot
+        world.checkpointer._begin_scan()
+        await turns()
+        world.bucket.passes, world.bucket.failures = 0, 1
+        with pytest.raises(StoreUnavailable):
+            await world.checkpointer.export()
+        await world.checkpointer.export()
+        assert world.checkpointer._chain.snapshot is not snapshot
+        assert await world.exported_rows() == await world.stored_rows()
 
     run(use)
 
