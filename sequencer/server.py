@@ -328,6 +328,8 @@ class SequencerServer:
 
     async def _begin_term(self) -> None:
         checkpointer = self._make_checkpointer()
+        if self._follower is not None:
+            self._known_commit = max(self._known_commit, self._follower.known_commit)
         local = Committer(
             store=self._store,
             clock=self._clock,
@@ -411,6 +413,7 @@ class SequencerServer:
         self._following = self._follower = None
         await cancel_and_wait(following)
         if follower is not None:
+            self._known_commit = max(self._known_commit, follower.known_commit)
             follower.drop()
 
     def _make_checkpointer(self) -> Checkpointer | None:

@@ -32,7 +32,7 @@ from sequencer.reading.view import ReadView
 from sequencer.settings import SequencerSettings
 from sequencer.store.row_store import RowStore
 from sequencer.store.rows import Changes
-from sequencer.store.state import HotState
+from sequencer.store.state import COMMIT_NUMBER, HotState
 from tailrace.background_tasks import cancel_and_wait, log_and_continue
 from tailrace.clock import Clock, wait_for
 from tailrace.turns import Turns, in_turns
@@ -77,6 +77,8 @@ class Follower:
         self._begun = self._ended = 0
         self._loads_from: int | None = None
         """The newest journal number when the current load began; None if no load is running."""
+        self.known_commit = 0
+        """The newest commit that a copy has had. A database without it has lost commits that readers saw."""
         self.is_handed_over = False
         """Whether a committer has taken the copy, which ends this follower."""
 
@@ -180,6 +182,7 @@ class Follower:
             state = await self._loaded()
             if await self._store.identity() != identity:
                 raise SequencerUnavailable("the database was replaced while it was loaded")
+        self._note_commit(state)
         self._shown = ReadView(
             self._store,
             state,
@@ -188,6 +191,9 @@ class Follower:
             catch_up=self._caught_up,
             settle=self._caught_up,
         )
+
+    def _note_commit(self, state: HotState) -> None:
+        self.known_commit = max(self.known_commit, state.counter(COMMIT_NUMBER))
 
     async def _loaded(self) -> HotState:
         self._loads_from = await newest_number(self._store)
@@ -211,6 +217,7 @@ class Follower:
         try:
             shown.state.apply(changes)
             shown.topics.apply(changes)
+            self._note_commit(shown.state)
         except BaseException:
             self._shown = None  # it may contain half of the transaction
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from copy import copy
 from typing import Any
 from unittest import mock
 from uuid import UUID
@@ -15,6 +16,7 @@ from sequencer import server
 from sequencer.api.agents import AgentInfo
 from sequencer.api.commits import CommitRequest, ObjectDescription, ObjectKind, OpenSession
 from sequencer.api.errors import IncarnationChanged, SequencerUnavailable
+from sequencer.api.groups import CommitOffsets, OffsetPosition
 from sequencer.api.reads import FeedRequest
 from sequencer.api.topics import CreateTopic, MetadataRequest
 from sequencer.checkpoint.checkpointer import write_cluster_file
@@ -674,6 +676,26 @@ def test_a_standby_that_finds_another_database_in_the_place_of_its_own_leaves_it
         assert standby.lost is not None and "'another'" in str(standby.lost)
         assert another.calls["take_committer_lease"] == before
         assert not committer.is_committer
+
+    run(use)
+
+
+def test_a_standby_leads_no_database_that_has_lost_commits_which_its_copy_had() -> None:
+    async def use(world: World) -> None:
+        committer, standby = world.nodes.values()
+        topic = await world.during(committer.sequencer.create_topic(CreateTopic("t", 1, {})))
+        parts = ("_hot", "_journal")
+        before = {
+            part: {kind: copy(rows) for kind, rows in getattr(world.store, part).items()} for part in parts
+        }
+        commit = CommitOffsets("g", -1, -1, -1, "", [OffsetPosition(topic.topic_id, 0, 0, 0, "")])
+        await world.during(committer.sequencer.commit_offsets(commit))
+        await world.pass_time(1.0)
+        world.freeze("a:1")
+        for part, rows in before.items():
+            setattr(world.store, part, rows)
+        await world.pass_time(30)
+        assert "lost the commits in between" in str(standby.lost) and not standby.is_committer
 
     run(use)
 
