@@ -59,7 +59,6 @@ from agent.security.oauthbearer import TokenCheck
 from agent.security.users import Users, decoy_key
 from agent.services import Services
 from agent.settings import AgentSettings
-from agent.store_check import check_store
 from agent.telemetry import AgentTelemetry
 from agent.tenants.tenant_handlers import tenant_handlers, tenant_handlers_at_once
 from cache.chunk_cache import ChunkCache
@@ -73,6 +72,7 @@ from sequencer.api.agents import AgentInfo, AgentLease, AgentRef, Member, RenewA
 from sequencer.api.errors import IncarnationChanged, LeaseLost, SequencerError
 from sequencer.api.interface import Sequencer
 from sequencer.api.values import Empty
+from sequencer.store_check import check_store
 from tailrace.background_tasks import cancel_and_wait, log_and_continue
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy, wait_for
@@ -281,7 +281,7 @@ class Agent:
         await self._bind()
         try:
             cluster_id = (await self.catalog.refresh()).cluster_id
-            await check_store(self._store, self._sequencer, cluster_id, self._clock)
+            await check_store(self._store, cluster_id, self._cluster_has_objects, self._clock)
             await self._join()
             for server in self._listeners:
                 await server.start_serving()
@@ -298,6 +298,9 @@ class Agent:
             broker_id=self.services.identity.broker_id,
             zone=self._options.zone,
         )
+
+    async def _cluster_has_objects(self) -> bool:
+        return (await self._sequencer.statistics(Empty())).objects > 0
 
     async def _bind(self) -> None:
         """Bind the listeners' addresses without accepting connections yet."""

@@ -21,7 +21,6 @@ from agent.gateway.telemetry import GatewayTelemetry
 from agent.http import AgentPages
 from agent.security.listener_contexts import ClientSecurity
 from agent.server import Agent, AgentOptions, package_version
-from agent.store_check import WrongStore
 from agent.telemetry import AgentTelemetry
 from agent.telemetry_observers import CacheMetrics, StoreMetrics
 from cache.chunk_file import CacheFolderUnusable
@@ -32,7 +31,9 @@ from sequencer.client import SequencerClient
 from sequencer.metrics import SequencerMetrics
 from sequencer.observer import SequencerObserver
 from sequencer.server import SequencerServer, ServerSettings
+from sequencer.store.row_store import RowStore
 from sequencer.store.sql.store import open_row_store
+from sequencer.store_check import WrongStore, check_store
 from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
 from tailrace.configs.broker_config import check_broker_configs
 from tailrace.configs.topic_config import InvalidConfigValue, check_topic_configs
@@ -202,11 +203,26 @@ async def sequencer_server(
         on_lost=on_lost,
     )
     try:
+        if store is not None:
+            await _check_store(rows, store, runtime.clock)
         await server.start(listen=listen is not None)
         yield server
     finally:
         await server.close()
         await rows.close()
+
+
+async def _check_store(rows: RowStore, store: ObjectStore, clock: Clock) -> None:
+    """Check that the store is the database's, before anything of this cluster is written to it. Raises CommandFailed
+    and SequencerError."""
+
+    async def has_objects() -> bool:
+        return bool(await rows.objects_after("", 1))
+
+    try:
+        await check_store(store, (await rows.open()).cluster_id, has_objects, clock)
+    except WrongStore as error:
+        raise CommandFailed(str(error)) from None
 
 
 async def run_serve(settings: Settings, *, is_secure: bool = False) -> None:

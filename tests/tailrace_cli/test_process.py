@@ -1,11 +1,22 @@
-"""A process ends when it is told to, whatever it waits for."""
+"""A process ends when it is told to, whatever it waits for. A sequencer writes nothing to another cluster's store."""
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
 from pathlib import Path
+
+from sequencer.store.sql.store import open_row_store
+from tailrace.clock import SystemClock, SystemEntropy
+from tailrace.object_store.open import open_store
+from tailrace.rpc import RpcSecurity
+from tailrace.settings import load_settings
+from tailrace_cli.errors import CommandFailed
+from tailrace_cli.running.process import Runtime, sequencer_server
+from tailrace_cli.settings import Settings
+from tests.support.row_samples import changes, object_row
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,3 +48,33 @@ def test_a_process_that_hangs_on_shutdown_is_ended_with_its_stacks_logged() -> N
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_sequencer_with_another_store_than_its_database_does_not_start(tmp_path: Path) -> None:
+    database, runtime = f"sqlite:///{tmp_path / 'rows.db'}", Runtime(SystemClock(), SystemEntropy())
+
+    async def keys_after_a_start(folder: str) -> list[str]:
+        store = open_store(str(tmp_path / folder), clock=runtime.clock)
+        settings = load_settings(Settings, environ={})
+        try:
+            async with sequencer_server(settings, database, runtime, store, RpcSecurity(), listen=None):
+                pass
+        except CommandFailed as error:
+            assert "the object store has nothing of cluster" in str(error)
+        keys = [info.key async for info in store.list("")]
+        await store.close()
+        return keys
+
+    async def scenario() -> None:
+        assert await keys_after_a_start("own") != []
+        rows = open_row_store(database, clock=runtime.clock, entropy=runtime.entropy)
+        await rows.open()
+        epoch = await rows.take_committer_lease("test", "", 1000)
+        assert epoch is not None
+        await rows.write(changes(object_row(1)), epoch)
+        await rows.release_committer_lease(epoch)
+        await rows.close()
+        assert await keys_after_a_start("another") == []
+        assert await keys_after_a_start("own") != []
+
+    asyncio.run(scenario())

@@ -101,8 +101,10 @@ class SqliteDatabase:
                 self._owned[lane] = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"sqlite {lane}")
 
         def run() -> None:
-            if self._path is not None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
+            if self._path is not None and not self._path.parent.is_dir():
+                raise SequencerUnavailable(
+                    f"the database {self._path}: its folder does not exist; correct the path, or create the folder"
+                )
             self._writer.migrate(allowed=migrate)
 
         await self._write(run)

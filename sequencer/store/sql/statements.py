@@ -14,6 +14,7 @@ MAKE_CLUSTER = """
                          committer_holder, committer_address, committer_epoch, committer_expires_ms)
     values (1, $1, 1, 20, '', '', 0, 0)
     on conflict (id) do nothing
+    returning cluster_id
 """
 ADOPT = """
     update cluster set cluster_id = $1, incarnation = $2 where id = 1 and committer_epoch = $3 returning id

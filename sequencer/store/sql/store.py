@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
+import structlog
 from sqlalchemy import URL
 
 from sequencer.api.errors import LeaseLost, SequencerUnavailable
@@ -35,6 +36,7 @@ from tailrace.limits import INT64_MAX
 from tailrace.turns import Turns
 
 R = TypeVar("R", bound=Row)
+_log = structlog.get_logger(__name__)
 
 DECODED_IN_A_TURN = 500
 """Runs decoded in one turn of the event loop."""
@@ -159,7 +161,9 @@ class SqlRowStore:
 
     async def open(self) -> DatabaseIdentity:
         await self._database.start(migrate=self._auto_migrate)
-        await self._database.execute(statements.MAKE_CLUSTER, str(self._entropy.uuid()))
+        made = await self._database.execute(statements.MAKE_CLUSTER, str(self._entropy.uuid()))
+        if made:
+            _log.info("the database was empty: a new cluster begins", cluster_id=made[0][0])
         return await self.identity()
 
     async def identity(self) -> DatabaseIdentity:

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from structlog.testing import capture_logs
 
 import sequencer.store.sql.postgres as postgres_module
 import sequencer.store.sql.store as store_module
@@ -31,7 +32,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Makes stores on one and the same database."""
     entropy = SeededEntropy(1)
     if request.param == "sqlite":
-        yield lambda: open_row_store(f"sqlite:///{tmp_path}/deep/rows.db", clock=CLOCK, entropy=entropy)
+        yield lambda: open_row_store(f"sqlite:///{tmp_path}/rows.db", clock=CLOCK, entropy=entropy)
         return
     server: PostgresServer = request.getfixturevalue("postgres")
     url = server.create_database()
@@ -53,6 +54,31 @@ def on(place: Place, act: Callable[[SqlRowStore, int], Awaitable[None]]) -> None
             await store.close()
 
     asyncio.run(run())
+
+
+def test_an_sqlite_database_in_a_missing_folder_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = open_row_store(
+            f"sqlite:///{tmp_path}/mistyped/rows.db", clock=CLOCK, entropy=SeededEntropy(1)
+        )
+        with pytest.raises(SequencerUnavailable, match="its folder does not exist"):
+            await store.open()
+        await store.close()
+
+    asyncio.run(scenario())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_new_cluster_in_an_empty_database_is_logged_once(place: Place) -> None:
+    async def scenario() -> None:
+        for _ in range(2):
+            store = place()
+            await store.open()
+            await store.close()
+
+    with capture_logs() as logs:
+        asyncio.run(scenario())
+    assert [line["event"] for line in logs] == ["the database was empty: a new cluster begins"]
 
 
 def test_rows_of_every_kind_come_back_as_they_were_written_also_after_a_restart(place: Place) -> None:

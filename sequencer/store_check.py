@@ -1,0 +1,58 @@
+"""A check, before an agent or a sequencer server starts, that its object store is the cluster's.
+
+With another bucket, prefix or folder an agent would acknowledge records that no other agent finds, and a server would
+write checkpoints that `tailrace recover` does not find. All keys of a cluster begin with its id. So a store without
+such keys is refused if the database has objects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from tailrace.background_tasks import cancel_and_wait
+from tailrace.clock import Clock, wait_for
+from tailrace.object_store.api import ObjectStore, StoreError
+
+CHECK_SECONDS = 10.0
+"""How long the store may take to answer. Processes also start while the store is away; it is not checked then."""
+
+log = structlog.get_logger(__name__)
+
+
+class WrongStore(Exception):
+    """The object store has none of the cluster's objects."""
+
+
+async def check_store(
+    store: ObjectStore, cluster_id: str, has_objects: Callable[[], Awaitable[bool]], clock: Clock
+) -> None:
+    """Raise WrongStore if the cluster has objects and the store has none of its keys.
+
+    `has_objects`: whether the database has objects. It is asked only if the store has no key; its errors are raised.
+    """
+    looking = asyncio.ensure_future(_has_keys(store, f"{cluster_id}/"))
+    try:
+        if not await wait_for(clock, looking, CHECK_SECONDS):
+            raise TimeoutError(f"no answer in {CHECK_SECONDS:.0f} s")
+        if await looking:
+            return
+    except (StoreError, TimeoutError) as error:
+        log.warning("the object store is not checked: whether it is the cluster's", error=str(error))
+        return
+    finally:
+        await cancel_and_wait(looking)
+    if await has_objects():
+        raise WrongStore(
+            f"the object store has nothing of cluster {cluster_id}, whose database has objects: it is another bucket, "
+            "prefix or folder than the cluster's, or a folder that is not mounted; give the --store of its other "
+            "processes"
+        )
+
+
+async def _has_keys(store: ObjectStore, prefix: str) -> bool:
+    async for _ in store.list(prefix):
+        return True
+    return False
