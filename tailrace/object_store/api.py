@@ -6,7 +6,7 @@ ASCII paths. Every implementation passes `tests/contracts/test_object_store.py`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,12 +36,16 @@ class StoreRefused(StoreError):
 class NotDeleted(StoreUnavailable):
     """Some objects could not be deleted (a lock of S3's, another user's file); all others of the call are deleted.
 
-    `keys`: the objects that are left.
+    Args:
+        causes: why, for each key that is left.
+        asked: how many objects were to be deleted.
     """
 
-    def __init__(self, message: str, keys: Sequence[str]) -> None:
-        super().__init__(message)
-        self.keys = keys
+    def __init__(self, causes: Mapping[str, str], asked: int) -> None:
+        key, cause = next(iter(causes.items()))
+        super().__init__(f"{len(causes)} of {asked} objects not deleted; {key}: {cause}")
+        self.keys = list(causes)
+        """The objects that are left."""
 
 
 class ObjectExists(StoreError):
@@ -94,7 +98,8 @@ class ObjectStore(Protocol):
     async def delete(self, keys: Sequence[str]) -> None:
         """Delete objects. Ignores missing keys.
 
-        Raises NotDeleted if only some could be deleted, StoreUnavailable, StoreRefused.
+        Raises NotDeleted if some or all of the objects could not be deleted, and StoreUnavailable or StoreRefused if
+        the call as a whole failed.
         """
         ...
 

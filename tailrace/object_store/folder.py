@@ -225,7 +225,7 @@ class FolderStore:
     def _remove(self, paths: Mapping[str, str]) -> None:
         """Remove files, given with their keys, and the directories that are empty then."""
         directories: dict[str, None] = {}
-        left: dict[str, OSError] = {}
+        left: dict[str, str] = {}
         for path, key in paths.items():
             try:
                 os.unlink(path)
@@ -233,17 +233,13 @@ class FolderStore:
                 continue
             except OSError as error:
                 if not os.path.isdir(path):  # `a` is not an object if `a/b` is one
-                    left[key] = error
+                    left[key] = error.strerror or str(error)
                 continue
             directories[os.path.dirname(path)] = None
         for directory in directories:
             self._remove_if_empty(directory)
         if left:
-            key, first = next(iter(left.items()))
-            if len(left) == len(paths) and first.errno in _REFUSED:
-                raise first
-            message = f"{len(left)} of {len(paths)} objects not deleted; {key}: {first.strerror or first}"
-            raise NotDeleted(message, list(left)) from first
+            raise NotDeleted(left, len(paths))
 
     def _remove_if_empty(self, directory: str) -> None:
         """Remove a directory and its parents as far as they are empty, then sync the first one left."""

@@ -126,11 +126,7 @@ class Aioboto3Store:
         for first in range(0, len(unique), _DELETE_PAGE):
             left |= await self._delete_page(unique[first : first + _DELETE_PAGE])
         if left:
-            key, code = next(iter(left.items()))
-            message = f"{len(left)} of {len(unique)} objects not deleted; {key}: {code}"
-            if len(left) == len(unique) and set(left.values()) == {"AccessDenied"}:
-                raise StoreRefused(message)
-            raise NotDeleted(message, list(left))
+            raise NotDeleted(left, len(unique))
 
     async def close(self) -> None:
         """Close the sockets. May be called twice."""

@@ -132,7 +132,7 @@ class Locked(MemoryStore):
             raise StoreRefused("no permission")
         await super().delete([key for key in keys if key not in self.locked])
         if left := [key for key in keys if key in self.locked]:
-            raise NotDeleted("locked", left)
+            raise NotDeleted(dict.fromkeys(left, "locked"), len(keys))
 
 
 def test_an_object_that_cannot_be_deleted_keeps_nothing_else_from_going() -> None:
