@@ -129,7 +129,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             'try(aws_secretsmanager_secret.login["tokens"].arn, "")': "",
             "var.sequencer.address": f"{own_network()}.1:9645",
             "catalog.url": f"sqlite:///{folder}/catalog.db",
-            "var.stop_seconds": "30",
+            "var.stop_seconds": "45",
             "var.drain_seconds": "120",
             "local.group_name": "test-agents",
             "local.drain_hook": "drain",

@@ -19,9 +19,12 @@ from types import ModuleType
 
 import pytest
 
+from agent.settings import AgentSettings
+from sequencer.server import ServerSettings
 from tailrace.settings import load_settings
 from tailrace_cli.running.checks import agent_mistakes
 from tailrace_cli.running.first_user import read_first_user
+from tailrace_cli.running.process import LAST_RESORT_SECONDS
 from tailrace_cli.settings import Settings
 from tests.support.tls_postgres import make_certificates
 
@@ -157,12 +160,21 @@ def test_a_sequencers_password_and_secret_are_files_of_their_own(tmp_path: Path)
     assert config.read_bytes() == before
 
 
-def test_the_agent_is_killed_no_earlier_than_the_drain_may_take() -> None:
+def test_a_process_is_killed_no_earlier_than_it_ends_by_itself() -> None:
+    drains = {"agents": AgentSettings().drain_ms / 1000, "sequencer": ServerSettings().drain_s}
+    for module, name in (("agents", "drain_seconds"), ("sequencer", "stop_seconds")):
+        text = (MODULES / module / "variables.tf").read_text()
+        (least,) = re.findall(rf"var\.{name} >= (\d+)", text)
+        assert int(least) > drains[module] + LAST_RESORT_SECONDS
+
+
+def test_the_units_stop_processes_by_sigterm_and_start_them_with_their_settings() -> None:
     unit = (MODULES / "agents/files/tailrace-agent.service.tftpl").read_text()
     assert "TimeoutStopSec=${drain_seconds}\n" in unit
     assert "KillSignal=SIGTERM\n" in unit
     assert "ExecStart=/usr/local/bin/tailrace agent --config /etc/tailrace/tailrace.toml\n" in unit
     server = (MODULES / "sequencer/files/tailrace-sequencer.service.tftpl").read_text()
+    assert "TimeoutStopSec=${stop_seconds}\n" in server
     assert "ExecStart=/usr/local/bin/tailrace sequencer --config /etc/tailrace/tailrace.toml\n" in server
 
 

@@ -26,7 +26,7 @@ PLANTED: list[tuple[Rule, str, str, str]] = [
     (
         rules.variables_are_validated,
         "modules/agents",
-        "var.drain_seconds >= 10 && var.drain_seconds <= 3600",
+        "var.drain_seconds >= 65 && var.drain_seconds <= 3600",
         "true",
     ),
     (rules.variables_are_validated, "modules/agents", '"drain_seconds must', '"must'),

@@ -73,7 +73,7 @@ BAD: dict[str, list[object]] = {
     "agent_spot_instance_types": [["t4g.large"]],
     "min_agents": [4, None, -3],
     "max_agents": [None, 2],
-    "drain_seconds": [5, 7200],
+    "drain_seconds": [60, 7200],
     "kafka_client_security_group_ids": [{"apps": "apps"}],
     "kafka_client_cidrs": [["0.0.0.0/0"], ["8.8.8.0/24"], ["10.0.0.0/1"]],
     "kafka_tls_secret": [{"arn": "secret", "kms_key_arn": "arn:aws:kms:eu-central-1:123456789012:key/a"}],

@@ -245,7 +245,7 @@ variable "drain_seconds" {
   default     = 120
 
   validation {
-    condition     = var.drain_seconds >= 10 && var.drain_seconds <= 3600
-    error_message = "drain_seconds must be from 10 to 3600."
+    condition     = var.drain_seconds >= 65 && var.drain_seconds <= 3600
+    error_message = "drain_seconds must be from 65 to 3600: an agent takes up to 60 s to drain, or to end itself with its threads' stacks in the log."
   }
 }

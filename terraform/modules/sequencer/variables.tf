@@ -136,10 +136,10 @@ variable "servers" {
 variable "stop_seconds" {
   description = "Seconds that a server gets after SIGTERM to finish its transaction and give its lease back."
   type        = number
-  default     = 30
+  default     = 45
 
   validation {
-    condition     = var.stop_seconds >= 5 && var.stop_seconds <= 90
-    error_message = "stop_seconds must be from 5 to 90: EC2 cuts the power of an instance that takes longer to shut down."
+    condition     = var.stop_seconds >= 35 && var.stop_seconds <= 90
+    error_message = "stop_seconds must be from 35 to 90: a server takes up to 32 s to end, and EC2 cuts the power of an instance that takes longer to shut down."
   }
 }

@@ -14,7 +14,7 @@ fact() { curl -sSf --retry 5 -H "X-aws-ec2-metadata-token: $token" "$imds/meta-d
 
 address=$(fact local-ipv4)
 # The id of the zone (euc1-az1), not its name: names mean different zones in different accounts.
-# Clients say the same id: tailrace_az=euc1-az1 in client.id, or client.rack.
+# Clients say the same id: tailrace_az=euc1-az1 in client.id.
 zone=$(fact placement/availability-zone-id)
 
 # put NAME OWNER MODE: put standard input into the file, whole or not at all.
