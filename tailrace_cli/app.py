@@ -80,7 +80,10 @@ def main() -> None:
     except typer.Abort:
         sys.exit(130)
     except typer.TyperException as error:  # wrong usage
-        _print_error(f"{_message(error)}; see `tailrace --help`, or --help after the command")
+        told = _message(error)
+        _print_error(
+            f"{told}{' See' if told[-1:] == '?' else '; see'} `tailrace --help`, or --help after the command"
+        )
         sys.exit(getattr(error, "exit_code", 2))
     except BadSettings as error:
         for line in str(error).splitlines():

@@ -91,6 +91,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         ("postgresql://nobody@127.0.0.1:{port}/postgres", 'role "nobody" does not exist', 1),
         ("postgresql://postgres@127.0.0.1:{port}/nothing", 'database "nothing" does not exist', 1),
         ("postgresql://postgres@127.0.0.1:{port}/postgres?sslmode=require", "rejected SSL upgrade", 1),
+        ("postgresql://postgres@127.0.0.1:{port}/postgres?sslmode=verify-full", "root certificate file", 1),
         ("postgresql://postgres@127.0.0.1:{port}/postgres?sslmode=verify-full&sslrootcert=/no.pem", "/no.pem", 2),
         ("postgresql://postgres@127.0.0.1:{port}/postgres?sslmod=require", "did you mean sslmode?", 2),
         ("postgresql://postgres@127.0.0.1:port/postgres", "a port that is no number", 2),

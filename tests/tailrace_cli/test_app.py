@@ -33,7 +33,7 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["serv"], 2, "No such command 'serv'"),
+        (["serv"], 2, "No such command 'serv'. Did you mean 'serve', 'user'? See `tailrace --help`"),
         (["topic", "create"], 2, "Missing argument 'TOPIC'"),
         (["topic", "list", "-b", "nowhere"], 2, "--bootstrap 'nowhere': expected HOST:PORT"),
         (["topic", "list", "-b", "127.0.0.1:1"], 1, "no broker answers at 127.0.0.1:1"),

@@ -340,9 +340,8 @@ class PostgresDatabase:
         return RequestFailed(f"{self._name} refuses it: {cause_of(error)}")
 
     def _as_unavailable(self, error: BaseException) -> SequencerUnavailable:
-        return SequencerUnavailable(
-            f"{self._name}: {str(error) or 'no answer in time'} ({type(error).__name__})"
-        )
+        words = " ".join(str(error).split())  # a hint stands on a line of its own
+        return SequencerUnavailable(f"{self._name}: {words or 'no answer in time'} ({type(error).__name__})")
 
 
 async def _as_it_is(connection: Any) -> None:
