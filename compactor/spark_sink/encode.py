@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,9 +23,10 @@ from tailrace.batches.record_batch import (
     MAGIC,
     BatchHeader,
     Compression,
-    assemble,
+    head_like,
     read_header,
 )
+from tailrace.buffers import Buffer
 from tailrace.ids import TopicPartition
 from tailrace.parquet_object.encode import encode_records
 
@@ -34,6 +36,8 @@ _RECORD_BYTES = 27
 _HEADER_BYTES = 10
 """The most bytes of a header's two lengths."""
 Array = Any
+EncodedBatch = tuple[BatchCoordinates, tuple[Buffer, Buffer]]
+"""A batch's coordinates, its header and its records."""
 
 
 def encode_rows(rows: SinkRows, compression: Compression, now_ms: int) -> list[RunInput]:
@@ -48,24 +52,24 @@ def encode_rows(rows: SinkRows, compression: Compression, now_ms: int) -> list[R
     ]
     columns = _in_order(rows, order, now_ms)
     encoded = encode_records(columns, headers, [end - start for _, start, end in cuts])
-    runs: dict[int, list[tuple[BatchCoordinates, list[bytes]]]] = {}
+    runs: dict[int, list[EncodedBatch]] = {}
     for (partition_key, start, end), header, records in zip(cuts, headers, encoded, strict=True):
-        batch = _assembled(records, header, end - start, compression)
-        target = rows.targets[partition_key >> 32]
-        if len(batch) > target.settings.max_message_bytes:
+        batch = _encoded_batch(records, header, end - start, compression)
+        size, target = batch[0].length, rows.targets[partition_key >> 32]
+        if size > target.settings.max_message_bytes:
             row = rows.first + int(order[start])
             raise InvalidRow(
-                f"row {row} of its task is a record batch of {len(batch)} bytes; max.message.bytes of topic"
+                f"row {row} of its task is a record batch of {size} bytes; max.message.bytes of topic"
                 f" {target.topic.name!r} is {target.settings.max_message_bytes}"
             )
-        runs.setdefault(partition_key, []).append((coordinates(read_header(batch)), [batch]))
+        runs.setdefault(partition_key, []).append(batch)
     return [
         _run(rows.targets[partition_key >> 32], partition_key & 0xFFFFFFFF, batches)
         for partition_key, batches in runs.items()
     ]
 
 
-def _run(target: Target, partition: int, batches: list[tuple[BatchCoordinates, list[bytes]]]) -> RunInput:
+def _run(target: Target, partition: int, batches: list[EncodedBatch]) -> RunInput:
     return TopicPartition(target.topic.topic_id, partition), target.topic.name, batches
 
 
@@ -139,19 +143,18 @@ def _in_order(rows: SinkRows, order: Array, now_ms: int) -> Any:
     )
 
 
-def _assembled(records: memoryview, header: BatchHeader, count: int, compression: Compression) -> bytes:
-    """Return the batch. It stays uncompressed if compression does not make it smaller."""
-    body: bytes | memoryview = records
+def _encoded_batch(
+    records: memoryview, header: BatchHeader, count: int, compression: Compression
+) -> EncodedBatch:
+    """Return the batch. It stays uncompressed, and is not copied, if compression does not make it smaller."""
+    body: Buffer = records
     codec = Compression.NONE
     if compression is not Compression.NONE:
         packed = compress(compression, records)
         if len(packed) < len(records):
             body, codec = packed, compression
-    return assemble(
-        body,
-        attributes=header.attributes | codec,
-        record_count=count,
-        last_offset_delta=count - 1,
-        base_timestamp=header.base_timestamp,
-        max_timestamp=header.max_timestamp,
+    header = msgspec.structs.replace(
+        header, base_offset=0, attributes=header.attributes | codec, last_offset_delta=count - 1
     )
+    head = head_like(header, body, count)
+    return coordinates(read_header(head)), (head, body)

@@ -461,19 +461,24 @@ def with_log_append_time(batch: memoryview, timestamp_ms: int) -> bytearray:
 
 def assemble_like(header: BatchHeader, records: Buffer, record_count: int) -> bytes:
     """Build a batch from these records and the fields of a header, except its length and CRC."""
-    return assemble(
-        records,
-        attributes=header.attributes,
-        record_count=record_count,
-        last_offset_delta=header.last_offset_delta,
-        base_timestamp=header.base_timestamp,
-        max_timestamp=header.max_timestamp,
-        base_offset=header.base_offset,
-        leader_epoch=header.leader_epoch,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
+    return b"".join((head_like(header, records, record_count), records))
+
+
+def head_like(header: BatchHeader, records: Buffer, record_count: int) -> bytes:
+    """Build the header of the batch that `assemble_like` builds, without a copy of the records."""
+    sealed = _SEALED.pack(
+        header.attributes,
+        header.last_offset_delta,
+        header.base_timestamp,
+        header.max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        record_count,
     )
+    crc = crc32c(records, crc32c(sealed))
+    head = _HEAD.pack(header.base_offset, HEADER_BYTES - PREFIX_BYTES + len(records), header.leader_epoch)
+    return b"".join((head, b"\x02", _CRC.pack(crc), sealed))
 
 
 def assemble(
@@ -491,19 +496,22 @@ def assemble(
     base_sequence: int = -1,
 ) -> bytes:
     """Build one batch from `records`, which are encoded, and compressed if `attributes` says so."""
-    sealed = _SEALED.pack(
-        attributes,
-        last_offset_delta,
-        base_timestamp,
-        max_timestamp,
-        producer_id,
-        producer_epoch,
-        base_sequence,
-        record_count,
+    header = BatchHeader(
+        base_offset=base_offset,
+        length=0,
+        leader_epoch=leader_epoch,
+        magic=MAGIC,
+        crc=0,
+        attributes=attributes,
+        last_offset_delta=last_offset_delta,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        record_count=record_count,
     )
-    crc = crc32c(records, crc32c(sealed))
-    head = _HEAD.pack(base_offset, HEADER_BYTES - PREFIX_BYTES + len(records), leader_epoch)
-    return b"".join((head, b"\x02", _CRC.pack(crc), sealed, records))
+    return assemble_like(header, records, record_count)
 
 
 def control_batch(

@@ -60,7 +60,7 @@ def written(given: pa.Table, *targets: Target, codec: Compression = Compression.
     by_name = {each.topic.name: each for each in targets}
     rows, _ = rows_of(given, by_name, topic="", first=100, sticky=0)
     return {
-        (name, partition.partition): [bytes(parts[0]) for _, parts in batches]
+        (name, partition.partition): [b"".join(parts) for _, parts in batches]
         for partition, name, batches in encode_rows(rows, codec, T0)
     }
 
