@@ -19,7 +19,7 @@ from cache.ring import Replicas
 from sequencer.api.agents import Member, NewestVersions, Ring
 from sequencer.api.errors import SequencerError
 from sequencer.api.interface import Sequencer
-from sequencer.api.security import ScramCredentials, ScramName
+from sequencer.api.security import ScramCredentials, ScramName, Security
 from sequencer.api.topics import (
     BrokerConfigsRequest,
     ClientConfig,
@@ -81,7 +81,19 @@ class KnownSecurity:
 
     version: int = 0
     users: dict[ScramName, ScramCredentials] = field(default_factory=dict, repr=False)
-    acls: tuple[Acl, ...] = ()
+    acls: dict[Acl, None] = field(default_factory=dict, repr=False)
+
+    def after(self, answer: Security) -> KnownSecurity:
+        """Return what is known with this answer, which has all users and ACLs or only changes."""
+        users = {user.name: user for user in answer.users or ()}
+        acls = dict.fromkeys(answer.acls or ())
+        if answer.deleted is not None:
+            users, acls = self.users | users, self.acls | acls
+            for name in answer.deleted.users:
+                users.pop(name, None)
+            for acl in answer.deleted.acls:
+                acls.pop(acl, None)
+        return KnownSecurity(answer.version, users, acls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +193,8 @@ class Catalog:
     async def _ask_security(self) -> None:
         answer = await whole_security(self._sequencer, self.security.version)
         if answer is not None and answer.version > self.security.version:
-            users = {user.name: user for user in answer.users or ()}
-            removed = {name.user for name in self.security.users} - {name.user for name in users}
-            self.security = KnownSecurity(answer.version, users, tuple(answer.acls or ()))
+            before, self.security = self.security, self.security.after(answer)
+            removed = {name.user for name in before.users} - {name.user for name in self.security.users}
             if removed:
                 self.on_removed_users(frozenset(removed))
 

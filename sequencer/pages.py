@@ -150,9 +150,12 @@ def _largest(result: OffsetResult) -> int:
 
 
 async def whole_security(sequencer: Sequencer, known_version: int = -1) -> Security | None:
-    """Return all users and ACLs; None if the caller's are current, or if they keep changing."""
-    request = SecurityRequest(known_version, takes_pages=True)
+    """Return all users and ACLs, or with a `known_version` maybe only the changes since it; None if the caller's are
+    current, or if they keep changing."""
+    request = SecurityRequest(known_version, takes_pages=True, takes_changes=known_version >= 0)
     found = await _of_one_version(pages(sequencer.security, request))
+    if found and found[0].deleted is not None:
+        return found[0]
     users = [user for page in found for user in page.users or ()]
     acls = [acl for page in found for acl in page.acls or ()]
     return Security(found[0].version, users, acls) if found and found[0].users is not None else None

@@ -69,7 +69,7 @@ async def describe_acls(
         return DescribeAclsResponse(error_code=code_of(error), error_message=str(error))
     await context.reservation.needs(ACL_BYTES * len(services.catalog.security.acls))
     resources: dict[tuple[ResourceType, str, PatternType], DescribeAclsResource] = {}
-    async for acl in Turns(MATCHED_IN_A_TURN).over(services.catalog.security.acls):
+    async for acl in Turns(MATCHED_IN_A_TURN).over(list(services.catalog.security.acls)):
         if wanted.matches(acl):
             pattern = (acl.resource_type, acl.resource_name, acl.pattern_type)
             resource = resources.setdefault(pattern, DescribeAclsResource(*pattern))

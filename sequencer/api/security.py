@@ -83,20 +83,33 @@ class SecurityCursor(Value, frozen=True):
 
 class SecurityRequest(Value, frozen=True):
     """`known_version`: the version that the caller has; -1 for none. `takes_pages`: the caller requests the following
-    pages with the `next` of the previous page as `after`."""
+    pages with the `next` of the previous page as `after`. `takes_changes`: only changes since `known_version` are
+    enough."""
 
     known_version: Int64 = -1
     takes_pages: bool = False
     after: SecurityCursor | None = None
+    takes_changes: bool = False
+
+
+class SecurityDeletions(Value, frozen=True):
+    """What was deleted."""
+
+    users: list[ScramName]
+    acls: list[Acl]
 
 
 class Security(Value, frozen=True):
-    """A page of all users and ACLs, users first. Both are None if the caller's are current."""
+    """A page of all users and ACLs, users first. Both are None if the caller's are current.
+
+    `deleted`: these are the changes since the caller's version: new and changed users and ACLs, and what was deleted.
+    """
 
     version: int
     users: list[ScramCredentials] | None
     acls: list[Acl] | None
     next: SecurityCursor | None = None
+    deleted: SecurityDeletions | None = None
 
 
 class DelegationToken(Value, frozen=True):

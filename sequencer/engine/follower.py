@@ -217,6 +217,7 @@ class Follower:
         try:
             shown.state.apply(changes)
             shown.topics.apply(changes)
+            shown.security.apply(changes)
             self._note_commit(shown.state)
         except BaseException:
             self._shown = None  # it may contain half of the transaction

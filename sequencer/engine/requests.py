@@ -467,7 +467,7 @@ QUERIES: dict[str, Query] = _by_name(
             Sequencer.client_configs,
             lambda request, context: client_configs.client_configs(context.state, request),
         ),
-        _answers(Sequencer.security, lambda request, context: access.security(context.state, request)),
+        _answers(Sequencer.security, lambda request, context: context.view.security.answer(request)),
         _looks_up(Sequencer.tokens, _tokens),
         _looks_up(Sequencer.find_batches, lambda request, context: context.reader.find_batches(request)),
         _looks_up(Sequencer.list_offsets, lambda request, context: context.reader.list_offsets(request)),

@@ -14,6 +14,7 @@ from sequencer.reading.maintenance import Maintenance
 from sequencer.reading.positions import Positions
 from sequencer.reading.queries import Reader
 from sequencer.reading.recent_runs import RecentRuns
+from sequencer.reading.security_changes import SecurityChanges
 from sequencer.reading.subscriptions import Subscriptions
 from sequencer.reading.topic_changes import TopicChanges
 from sequencer.rules import leases
@@ -52,6 +53,7 @@ class ReadView:
         """The identity of the database."""
         self.state = state
         self.topics = TopicChanges(state)
+        self.security = SecurityChanges(state)
         self.recent = recent
         self.reader = Reader(
             store=reads, current=lambda: self.state, catch_up=catch_up, recent=recent, settle=settle
@@ -99,6 +101,7 @@ class CommitterView(ReadView):
         self.state = loaded
         self.journal = journal
         self.topics = TopicChanges(loaded)
+        self.security = SecurityChanges(loaded)
         self.maintenance = Maintenance(loaded, self._settings)
         self.heard = leases.LastHeard(self._clock.monotonic())
         self.budgets = ClusterBudgets(self._settings, self._clock.monotonic())
@@ -120,6 +123,7 @@ class CommitterView(ReadView):
         if self.checkpointer is not None:
             self.checkpointer.written(draft.changes)
         self.topics.apply(draft.changes)
+        self.security.apply(draft.changes)
         self.maintenance.note(draft.changes)
         self.recent.forget(replaced)
         number = state.counter(COMMIT_NUMBER)

@@ -1,6 +1,6 @@
 """Users and access control lists: which are valid, and how they change.
 
-Agents keep all of them in memory and reload them when their version has changed, so there are few and they are short.
+Agents keep all of them in memory, so there are few and they are short.
 Pure.
 """
 
@@ -40,7 +40,7 @@ MIN_SALT_BYTES, MAX_SALT_BYTES = 12, 64
 KEY_BYTES = {ScramMechanism.SCRAM_SHA_256: 32, ScramMechanism.SCRAM_SHA_512: 64}
 MAX_CHANGES = 1_000
 """Limit of users or ACLs that one request changes."""
-_SCRAM_BYTES = 64 + MAX_SALT_BYTES + 2 * 64
+SCRAM_BYTES = 64 + MAX_SALT_BYTES + 2 * 64
 """An upper bound of encoded credentials, without the name."""
 MAX_COMPARED = 100_000
 """Limit of comparisons of ACLs with filters in one decision. After it, no further filter is taken; the first filter is
@@ -58,7 +58,7 @@ def security(state: HotState, request: SecurityRequest) -> Security:
     if not request.takes_pages:
         return Security(
             version,
-            [_credentials(row) for row in state.all(ScramRow)],
+            [credentials_of(row) for row in state.all(ScramRow)],
             [_acl(row) for row in state.all(AclRow)],
         )
     if after is not None and after.version != version:
@@ -70,9 +70,9 @@ def security(state: HotState, request: SecurityRequest) -> Security:
         for user in state.rows_after(
             ScramRow, None if name is None else (name.user, int(name.mechanism)), MAX_PAGE + 1
         ):
-            if not budget.takes(_SCRAM_BYTES + text_bytes(user.user_name)):
+            if not budget.takes(SCRAM_BYTES + text_bytes(user.user_name)):
                 return Security(version, users, acls, cursor)
-            users.append(_credentials(user))
+            users.append(credentials_of(user))
             cursor = SecurityCursor(version, user=users[-1].name)
     for row in state.rows_after(
         AclRow, None if cursor.acl is None else key_of(_row(cursor.acl, 0)), MAX_PAGE + 1
@@ -85,7 +85,8 @@ def security(state: HotState, request: SecurityRequest) -> Security:
     return Security(version, users, acls)
 
 
-def _credentials(row: ScramRow) -> ScramCredentials:
+def credentials_of(row: ScramRow) -> ScramCredentials:
+    """Return the row in the form that agents get."""
     return ScramCredentials(
         name=ScramName(row.user_name, ScramMechanism(row.mechanism)),
         salt=row.salt,

@@ -23,6 +23,7 @@ from sequencer.api.reads import (
     OffsetQuery,
     OffsetsRequest,
 )
+from sequencer.api.security import CreateAcls, Security, SecurityRequest
 from sequencer.api.share_groups import ShareOffsetsRequest
 from sequencer.api.topics import (
     AlterConfig,
@@ -51,6 +52,7 @@ from sequencer.store.draft import Draft
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import HOT, Changes, CounterRow, JournalRow, Row, TopicRow
 from sequencer.store.state import HotState
+from tailrace.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tailrace.turns import at_once
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.patience import PATIENCE_SECONDS
@@ -330,6 +332,25 @@ def test_a_new_caller_gets_at_least_what_another_was_answered_before() -> None:
         assert isinstance(described, TransactionDescriptions) and isinstance(known, Metadata)
         assert [one.number for one in described.transactions] == [1]
         assert [one.name for one in known.topics or ()] == ["a", "b"]
+
+    run(use)
+
+
+def test_a_followers_answer_has_only_the_acls_that_changed() -> None:
+    def of(name: str) -> Acl:
+        literal, user = PatternType.LITERAL, "User:u"
+        return Acl(ResourceType.TOPIC, name, literal, user, "*", Operation.READ, Permission.ALLOW)
+
+    async def use(world: World) -> None:
+        await world.committer.create_acls(CreateAcls([of("a")]))
+        follower = await world.following()
+        await world.committer.create_acls(CreateAcls([of("b")]))
+
+        changed = await follower.answer(
+            METHODS["security"], SecurityRequest(known_version=1, takes_changes=True), 0
+        )
+        assert isinstance(changed, Security) and changed.deleted is not None
+        assert (changed.version, changed.acls) == (2, [of("b")])
 
     run(use)
 

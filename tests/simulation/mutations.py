@@ -98,7 +98,7 @@ from sequencer.api.groups import GroupRef, OffsetErrors
 from sequencer.api.producers import ProducerGrant
 from sequencer.api.reads import FindPartition, FindRequest, PartitionChange, PartitionError
 from sequencer.api.retention import DeadSession, GarbageRequest
-from sequencer.api.security import DeletedAcls
+from sequencer.api.security import DeletedAcls, SecurityDeletions
 from sequencer.api.share_groups import AcknowledgeType
 from sequencer.api.transactions import AbortedProducer
 from sequencer.api.values import Empty
@@ -107,6 +107,7 @@ from sequencer.engine.follower import Follower
 from sequencer.engine.row_lookup import RowLookup
 from sequencer.engine.term import Term
 from sequencer.reading.positions import Positions
+from sequencer.reading.security_changes import SecurityChanges
 from sequencer.reading.subscriptions import Subscriptions
 from sequencer.reading.topic_changes import TopicChanges
 from sequencer.reading.view import CommitterView
@@ -1585,6 +1586,13 @@ def _follows_no_deletion(kind: type[Row]) -> Callable[[Any], Any]:
     return plant
 
 
+def _sends_no_deletions(original: Any) -> Any:
+    def since(self: Any, known: int, version: int) -> Any:
+        return msgspec.structs.replace(original(self, known, version), deleted=SecurityDeletions([], []))
+
+    return since
+
+
 def _takes_no_right_away(original: Any) -> Any:
     return lambda draft, request: DeletedAcls([[] for _ in request.filters])
 
@@ -2537,6 +2545,11 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "a follower keeps a deleted ACL",
         [(Follower, "_apply", _follows_no_deletion(AclRow))],
+        {"grants": True},
+    ),
+    Mutation(
+        "an agent does not learn which ACLs are deleted",
+        [(SecurityChanges, "_since", _sends_no_deletions)],
         {"grants": True},
     ),
     Mutation(

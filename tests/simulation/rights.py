@@ -1,15 +1,18 @@
 """A client that grants a right and revokes it again: ACLs, through the sequencer's own interface.
 
-A later question to any server is answered with the last change. A revoked right is never reported again.
+A later question to any server is answered with the last change, also if only changes are requested, as agents do. A
+revoked right is never reported again.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 
+from agent.catalog import KnownSecurity
 from sequencer.api.errors import SequencerError
 from sequencer.api.security import CreateAcls, DeleteAcls, SecurityRequest
 from sequencer.client import SequencerClient
+from sequencer.pages import whole_security
 from tailrace.security.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from tests.simulation.clients import Client
 
@@ -33,6 +36,7 @@ class Granter(Client):
 
     async def run(self, changes: int) -> None:
         remote = self.stage.cluster.sequencer_of(self.process)
+        self.known = KnownSecurity()
         try:
             for _ in range(changes):
                 is_given = bool(self.luck.below(2))
@@ -55,5 +59,8 @@ class Granter(Client):
 
     async def _look(self, remote: SequencerClient, is_given: bool) -> None:
         told = await remote.security(SecurityRequest())
-        if (RIGHT in (told.acls or ())) is not is_given:
+        changed = await whole_security(remote, self.known.version)
+        if changed is not None:
+            self.known = self.known.after(changed)
+        if {RIGHT in (told.acls or ()), RIGHT in self.known.acls} != {is_given}:
             self.stage.violated(f"the right is {'given' if is_given else 'taken away'}, and told otherwise")
