@@ -169,7 +169,7 @@ class Expiry:
         remove: Callable[[Sequence[T]], Awaitable[int]],
         *,
         at_once: int | None = None,
-        failed: Callable[[T], None] = lambda item: None,
+        failed: Callable[[T], object] = lambda item: None,
     ) -> int:
         """Remove some items at a time; return the sum of what `remove` returns. If it is refused, remove the halves of
         these items one after the other, until the refused part is a single item: it is skipped, and `failed` is called
@@ -226,7 +226,8 @@ class Expiry:
         return self._context.view.maintenance
 
     async def _remove_deleted_topics(self, removed: _Removed) -> None:
-        """Remove the rows of deleted topics, some at a time; remove a partition's row when it has no runs left."""
+        """Remove the rows of deleted topics, some at a time; remove a partition's row when it has no runs left. The
+        partitions of a topic of which a row can't be removed stay."""
         maintenance, state = self._maintenance, self._context.state
         if maintenance.deleted_topics is None:
             await self._find_deleted_topics(maintenance)
@@ -234,14 +235,14 @@ class Expiry:
         if not noted:
             return
         gone = {**noted}
-        await self._remove_rows(await deleted_topics.rows_of(state, gone), removed)
-        for topic_id in gone:
+        await self._remove_rows(await deleted_topics.rows_of(state, gone), gone, removed)
+        for topic_id in list(gone):
             for looked_up in (deleted_topics.producers_of, deleted_topics.positions_of):
                 while rows := await looked_up(self._context.reads, topic_id):
-                    if not await self._remove_rows(rows, removed):
+                    if not await self._remove_rows(rows, gone, removed):
                         break
         emptied = await deleted_topics.emptied_partitions(self._context.state, self._context.reads, gone)
-        await self._remove_rows(emptied, removed)
+        await self._remove_rows(emptied, gone, removed)
         for topic_id, count in gone.items():
             if not await deleted_topics.has_partitions(self._context.state, topic_id, count):
                 noted.pop(topic_id, None)
@@ -258,15 +259,19 @@ class Expiry:
         if maintenance.deleted_topics is not None:
             maintenance.deleted_topics.update(found)
 
-    async def _remove_rows(self, rows: Sequence[deleted_topics.RowKey], removed: _Removed) -> int:
-        """Remove these rows, some at a time; return how many."""
+    async def _remove_rows(
+        self, rows: Sequence[deleted_topics.RowKey], gone: dict[UUID, int], removed: _Removed
+    ) -> int:
+        """Remove these rows, some at a time; return how many. Delete from `gone` the topics of which that fails."""
 
         async def remove(some: Sequence[deleted_topics.RowKey]) -> int:
             decide = partial(deleted_topics.remove, rows=some)
             await self._group_commit.decide("apply_retention", decide, needs=deleted_topics.needs(some))
             return len(some)
 
-        return await self._in_parts(removed, rows, remove)
+        return await self._in_parts(
+            removed, rows, remove, failed=lambda row: gone.pop(deleted_topics.topic_of(row), None)
+        )
 
     async def _remove_runs(self, plan: retention.RetentionPlan, removed: _Removed) -> int:
         """Remove the runs below the log start of the planned partitions, some at a time. Return how many. A partition

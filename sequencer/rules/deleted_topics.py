@@ -13,11 +13,14 @@ draft, in one bounded transaction each. A new committer finds what the previous 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import takewhile
 from typing import cast
 from uuid import UUID
 
 from sequencer.rules.positions import delete_positions
 from sequencer.store.draft import Draft
+from sequencer.store.ordered import NO_PARTITION_KEYS, PartitionKey
 from sequencer.store.required_rows import Needs, RequiredRows
 from sequencer.store.row_store import RowStore
 from sequencer.store.rows import (
@@ -48,6 +51,7 @@ TOPIC_IN_KEY: Mapping[type[Row], int] = {
     CleanedRow: 0,
 }
 """The kinds of in-memory rows under a topic's id, apart from partitions, and the position of the id in the key."""
+_IN_GROUPS_KEY = 1
 KEYS_IN_A_TURN = 10_000
 """Keys that are compared in one turn of the event loop."""
 LOOKED_UP_AT_ONCE = 1_000
@@ -78,17 +82,42 @@ async def has_partitions(state: HotState, topic_id: UUID, count: int) -> bool:
 
 
 async def rows_of(state: HotState, topics: Mapping[UUID, int]) -> list[RowKey]:
-    """Return all rows under the ids of these topics, except partitions, runs, and rows that are not in memory."""
+    """Return all rows under the ids of these topics, except partitions, runs, and rows that are not in memory.
+    `topics`: with the number of their partitions.
+
+    Share groups are looked through with one look-up each. Only positions of open transactions are all compared.
+    """
     rows: list[RowKey] = []
-    if not topics:
-        return rows
     turns = Turns(KEYS_IN_A_TURN)
-    for kind, at in TOPIC_IN_KEY.items():
-        for key in state.keys(kind):
-            if key[at] in topics:
-                rows.append((kind, key))
-            await turns.did()
+    for topic_id, count in topics.items():
+        for number in range(count):
+            before = len(rows)
+            if state.get(CleanedRow, topic_id, number) is not None:
+                rows.append((CleanedRow, (topic_id, number)))
+            open_ranges = state.open_ranges.get(topic_id, number) or ()
+            rows += ((OpenRangeRow, (topic_id, number, producer_id)) for producer_id in open_ranges)
+            rows += ((AbortedRow, key_of(aborted)) for aborted in state.aborted_from(topic_id, number, 0))
+            await turns.did(1 + len(rows) - before)
+        for group_id in list(state.shares_of):
+            following = state.shares_of.get(group_id, NO_PARTITION_KEYS).after((topic_id, -1))
+            before = len(rows)
+            rows += ((ShareRow, key) for key in takewhile(partial(_is_of, topic_id), following))
+            await turns.did(1 + len(rows) - before)
+    for key in state.keys(PendingOffsetRow):
+        if key[_IN_GROUPS_KEY] in topics:
+            rows.append((PendingOffsetRow, key))
+        await turns.did()
     return rows
+
+
+def _is_of(topic_id: UUID, key: PartitionKey) -> bool:
+    return key[1] == topic_id
+
+
+def topic_of(row: RowKey) -> UUID:
+    """Return the id of the topic under which a row of these kinds is."""
+    kind, key = row
+    return cast("UUID", key[_IN_GROUPS_KEY if kind is GroupOffsetRow else TOPIC_IN_KEY.get(kind, 0)])
 
 
 async def producers_of(store: RowStore, topic_id: UUID) -> list[RowKey]:

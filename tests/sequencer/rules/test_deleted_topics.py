@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from sequencer.api.agents import AgentInfo
 from sequencer.api.commits import CommitRequest, ObjectDescription, ObjectKind, OpenSession, RunProposal
 from sequencer.api.compaction import MarkClean, TakeLease
+from sequencer.api.errors import RequestFailed
 from sequencer.api.groups import (
     SHARE_GROUP,
     CommitOffsets,
@@ -31,10 +33,23 @@ from sequencer.api.transactions import AddToTransaction, EndTransaction, Transac
 from sequencer.api.values import Empty
 from sequencer.engine.committer import Committer
 from sequencer.recovery.invariants import check_hot_rows
+from sequencer.rules import deleted_topics
 from sequencer.rules.deleted_topics import TOPIC_IN_KEY, emptied_partitions
 from sequencer.rules.upload_sessions import COMPACTOR_LEASE
 from sequencer.settings import SequencerSettings
-from sequencer.store.rows import GroupOffsetRow, PartitionRow, Row, TopicRow
+from sequencer.store.draft import Draft
+from sequencer.store.rows import (
+    AbortedRow,
+    CleanedRow,
+    GroupOffsetRow,
+    OpenRangeRow,
+    PartitionRow,
+    PendingOffsetRow,
+    Row,
+    ShareRow,
+    TopicRow,
+)
+from sequencer.store.state import HotState
 from tailrace.background_tasks import cancel_and_wait
 from tailrace.batches.mixed_object import BatchCoordinates
 from tailrace.batches.record_batch import TRANSACTIONAL_FLAG
@@ -191,6 +206,54 @@ def test_a_deletion_visits_no_partition_of_other_topics(monkeypatch: pytest.Monk
             assert PartitionRow not in visited
             assert await world.rows_of(other.topic_id) == {"PartitionRow": 3}
             assert sequencer._view.maintenance.deleted_topics == {}
+
+    asyncio.run(scenario())
+
+
+def test_of_other_topics_no_row_is_visited_but_the_positions_of_open_transactions() -> None:
+    gone, other = UUID(int=1), UUID(int=2)
+    rows: dict[type[Row], list[Row]] = {
+        AbortedRow: [
+            AbortedRow(topic, 0, 1, offset, offset) for topic in (gone, other) for offset in range(9)
+        ],
+        CleanedRow: [CleanedRow(topic, 0, 1, 1, 1) for topic in (gone, other)],
+        OpenRangeRow: [OpenRangeRow(topic, 0, 1, 1) for topic in (gone, other)],
+        ShareRow: [ShareRow("g", topic, 0, 0, [], [], [], 0) for topic in (gone, other)],
+        PendingOffsetRow: [PendingOffsetRow("g", topic, 0, 1, 1, 0, "", 0, None) for topic in (gone, other)],
+    }
+    state = HotState(rows)
+    found = asyncio.run(deleted_topics.rows_of(state, {gone: 1}))
+    assert {kind for kind, _ in found} == TOPIC_IN_KEY.keys()
+    assert all(deleted_topics.topic_of(row) == gone for row in found) and len(found) == 13
+    looked_through: list[type[Row]] = []
+    keys = state.keys
+    state.keys = lambda kind: looked_through.append(kind) or keys(kind)  # type: ignore[method-assign,func-returns-value]
+    asyncio.run(deleted_topics.rows_of(state, {gone: 1}))
+    assert looked_through == [PendingOffsetRow]
+
+
+def test_a_topic_with_a_row_that_cannot_be_removed_keeps_its_partitions_and_others_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove = deleted_topics.remove
+
+    async def scenario() -> None:
+        async with a_world() as world:
+            stuck, topic = world.topic, (await world.sequencer.create_topic(CreateTopic("u", 3, {}))).topic_id
+
+            def contradicts(draft: Draft, rows: Sequence[deleted_topics.RowKey]) -> Any:
+                assert (CleanedRow, (stuck, 0)) not in rows, "the rows contradict each other"
+                return remove(draft, rows)
+
+            monkeypatch.setattr(deleted_topics, "remove", contradicts)
+            for gone in (stuck, topic):
+                await world.sequencer.delete_topic(DeleteTopic(gone))
+            for _ in range(4):
+                with pytest.raises(RequestFailed, match="contradict"):
+                    await world.sequencer.apply_retention(Empty())
+            assert not await world.rows_of(topic)
+            left = await world.rows_of(stuck)
+            assert left["PartitionRow"] == PARTITIONS and left["CleanedRow"] == 1
 
     asyncio.run(scenario())
 
