@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +14,21 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def print_json(value: Any) -> None:
     """Print one document to stdout."""
     print(json.dumps(value, indent=2, default=str))
+
+
+def print_rows(
+    columns: Mapping[str, str],
+    rows: Sequence[Mapping[str, object]],
+    *,
+    as_json: bool = False,
+    if_none: str | None = None,
+) -> None:
+    """Print rows as JSON or as a table. `columns`: the table's headings, each with the key of its values."""
+    if as_json:
+        print_json(rows)
+        return
+    cells = [[row[key] for key in columns.values()] for row in rows]
+    print_table(list(columns), cells, if_none=if_none)
 
 
 def print_table(

@@ -12,7 +12,7 @@ from tailrace_cli.command_group import group_of_commands
 from tailrace_cli.connections.connecting import BootstrapFlag, ask_broker
 from tailrace_cli.errors import CommandFailed, WrongUsage
 from tailrace_cli.flags import with_flags
-from tailrace_cli.output import JsonFlag, print_json, print_table
+from tailrace_cli.output import JsonFlag, print_rows
 
 if TYPE_CHECKING:
     from tailrace.security.acls import AclFilter, ResourceType
@@ -91,10 +91,7 @@ def list_acls(
     acl_filter = _wanted(resource.named(), principal)
     rows = ask_broker(bootstrap, lambda client: _described(client, acl_filter))
     columns = ("principal", "permission", "operation", "resource", "name", "pattern", "host")
-    if as_json:
-        print_json(rows)
-    else:
-        print_table(columns, [[row[name] for name in columns] for row in rows], if_none="no ACLs")
+    print_rows({name: name for name in columns}, rows, as_json=as_json, if_none="no ACLs")
 
 
 @app.command()

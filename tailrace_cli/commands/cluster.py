@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tailrace_cli.connections.connecting import BootstrapFlag, ask_broker
-from tailrace_cli.output import JsonFlag, print_json, print_table
+from tailrace_cli.output import JsonFlag, print_json, print_rows
 
 if TYPE_CHECKING:
     from tailrace_cli.connections.kafka_client import KafkaClient
@@ -50,8 +50,5 @@ def describe(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> None
         f"cluster {cluster['cluster_id']}; topics: {cluster['topics']}; partitions: {cluster['partitions']}, "
         f"of them without a leader: {cluster['partitions_without_leader']}"
     )
-    print_table(
-        ("broker", "host", "port", "rack", "leads partitions"),
-        [(row["id"], row["host"], row["port"], row["rack"], row["leads"]) for row in cluster["brokers"]],
-        if_none="no brokers",
-    )
+    columns = {"broker": "id", "host": "host", "port": "port", "rack": "rack", "leads partitions": "leads"}
+    print_rows(columns, cluster["brokers"], if_none="no brokers")

@@ -10,7 +10,7 @@ import typer
 from tailrace_cli.command_group import group_of_commands
 from tailrace_cli.connections.connecting import BootstrapFlag, ask_broker, parse_pairs
 from tailrace_cli.errors import CommandFailed
-from tailrace_cli.output import JsonFlag, print_json, print_table
+from tailrace_cli.output import JsonFlag, print_json, print_rows
 
 if TYPE_CHECKING:
     from tailrace_cli.connections.kafka_client import KafkaClient
@@ -41,14 +41,8 @@ def list_configs(
     rows = _describe(bootstrap, topic)
     if not every:
         rows = [row for row in rows if row["source"] in ("topic", "broker", "cluster")]
-    if as_json:
-        print_json(rows)
-    else:
-        print_table(
-            ("config", "value", "from"),
-            [(row["name"], row["value"], row["source"]) for row in rows],
-            if_none="no config is set; --all shows the defaults",
-        )
+    columns = {"config": "name", "value": "value", "from": "source"}
+    print_rows(columns, rows, as_json=as_json, if_none="no config is set; --all shows the defaults")
 
 
 @app.command()

@@ -9,7 +9,7 @@ import typer
 from tailrace_cli.command_group import group_of_commands
 from tailrace_cli.connections.connecting import BootstrapFlag, ExecuteFlag, PartitionsFlag, ask_broker
 from tailrace_cli.errors import CommandFailed
-from tailrace_cli.output import JsonFlag, print_json, print_table
+from tailrace_cli.output import JsonFlag, print_json, print_rows, print_table
 
 if TYPE_CHECKING:
     from tailrace_cli.connections.kafka_client import KafkaClient
@@ -43,14 +43,8 @@ def list_groups(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> N
         return [rows[name] for name in sorted(rows)]
 
     groups = ask_broker(bootstrap, run)
-    if as_json:
-        print_json(groups)
-    else:
-        print_table(
-            ("group", "kind", "state", "protocol type"),
-            [(row["group"], row["kind"], row["state"], row["protocol_type"]) for row in groups],
-            if_none="no groups",
-        )
+    columns = {"group": "group", "kind": "kind", "state": "state", "protocol type": "protocol_type"}
+    print_rows(columns, groups, as_json=as_json, if_none="no groups")
 
 
 @app.command()
@@ -79,14 +73,14 @@ def describe(group: Group, bootstrap: BootstrapFlag = None, as_json: JsonFlag = 
         ],
         if_none="no members",
     )
-    print_table(
-        ("topic", "partition", "committed", "end offset", "lag"),
-        [
-            (row["topic"], row["partition"], row["committed"], row["end_offset"], row["lag"])
-            for row in shown["offsets"]
-        ],
-        if_none="no committed offsets",
-    )
+    columns = {
+        "topic": "topic",
+        "partition": "partition",
+        "committed": "committed",
+        "end offset": "end_offset",
+        "lag": "lag",
+    }
+    print_rows(columns, shown["offsets"], if_none="no committed offsets")
 
 
 def _shown(assigned: list[str] | None) -> str | None:
@@ -145,12 +139,7 @@ def reset(
             if execute:
                 await move_group(coordinator, group, kind, targets)
         return [
-            {
-                "topic": key[0],
-                "partition": key[1],
-                "committed": committed.get(key),
-                "new": targets[key],
-            }
+            {"topic": key[0], "partition": key[1], "committed": committed.get(key), "new": targets[key]}
             for key in partitions
         ]
 
@@ -158,10 +147,8 @@ def reset(
     if as_json:
         print_json(moved)
         return
-    print_table(
-        ("topic", "partition", "committed", "new" if execute else "would be"),
-        [(row["topic"], row["partition"], row["committed"], row["new"]) for row in moved],
-    )
+    new = "new" if execute else "would be"
+    print_rows({"topic": "topic", "partition": "partition", "committed": "committed", new: "new"}, moved)
     print(f"group {group} was reset" if execute else "nothing was changed; run it again with --execute")
 
 

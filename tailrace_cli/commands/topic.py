@@ -15,7 +15,7 @@ from tailrace_cli.connections.connecting import (
     parse_pairs,
 )
 from tailrace_cli.errors import CommandFailed, WrongUsage
-from tailrace_cli.output import JsonFlag, print_json, print_table
+from tailrace_cli.output import JsonFlag, print_json, print_rows
 from tailrace_cli.record_text import MAX_PARTITION
 
 if TYPE_CHECKING:
@@ -42,14 +42,8 @@ def list_topics(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> N
         return [_summary(topic) for topic in await client.topics(None)]
 
     topics = sorted(ask_broker(bootstrap, run), key=lambda topic: str(topic["name"]))
-    if as_json:
-        print_json(topics)
-    else:
-        print_table(
-            ("topic", "partitions", "id"),
-            [(topic["name"], topic["partitions"], topic["topic_id"]) for topic in topics],
-            if_none="no topics",
-        )
+    columns = {"topic": "name", "partitions": "partitions", "id": "topic_id"}
+    print_rows(columns, topics, as_json=as_json, if_none="no topics")
 
 
 @app.command()
@@ -144,13 +138,13 @@ def describe(names: Names, bootstrap: BootstrapFlag = None, as_json: JsonFlag = 
             print(f"  {in_words(topic['latency'])}")
         if topic["flush"] == "async":
             print("  async: acknowledged on receipt, and lost if the agent dies before it is stored")
-        print_table(
-            ("partition", "leader", "first offset", "end offset"),
-            [
-                (row["partition"], row["leader"], row["start_offset"], row["end_offset"])
-                for row in topic["partition_list"]
-            ],
-        )
+        columns = {
+            "partition": "partition",
+            "leader": "leader",
+            "first offset": "start_offset",
+            "end offset": "end_offset",
+        }
+        print_rows(columns, topic["partition_list"])
 
 
 @app.command()
@@ -242,10 +236,8 @@ def trim(
     if as_json:
         print_json(trimmed)
         return
-    print_table(
-        ("partition", "first offset", "new first offset" if execute else "would become"),
-        [(row["partition"], row["start_offset"], row["new_start_offset"]) for row in trimmed],
-    )
+    new = "new first offset" if execute else "would become"
+    print_rows({"partition": "partition", "first offset": "start_offset", new: "new_start_offset"}, trimmed)
     print(f"topic {name} was trimmed" if execute else "nothing was changed; run it again with --execute")
 
 

@@ -9,7 +9,7 @@ import typer
 from tailrace_cli.command_group import group_of_commands
 from tailrace_cli.connections.connecting import BootstrapFlag, ask_broker
 from tailrace_cli.errors import WrongUsage
-from tailrace_cli.output import JsonFlag, print_json, print_table
+from tailrace_cli.output import JsonFlag, print_json, print_rows
 from tailrace_cli.record_text import iso_time
 
 if TYPE_CHECKING:
@@ -56,14 +56,8 @@ def list_transactions(
         return [rows[name] for name in sorted(rows)]
 
     transactions = ask_broker(bootstrap, run)
-    if as_json:
-        print_json(transactions)
-    else:
-        print_table(
-            ("transactional id", "producer id", "state"),
-            [(row["transactional_id"], row["producer_id"], row["state"]) for row in transactions],
-            if_none="no transactions",
-        )
+    columns = {"transactional id": "transactional_id", "producer id": "producer_id", "state": "state"}
+    print_rows(columns, transactions, as_json=as_json, if_none="no transactions")
 
 
 @app.command()
@@ -73,17 +67,10 @@ def describe(
     """Show a transaction, its producer and its partitions."""
 
     async def run(client: KafkaClient) -> dict[str, Any]:
-        from tailrace.kafka import ApiKey
-        from tailrace.kafka.messages.describe_transactions import DescribeTransactionsRequest
-        from tailrace_cli.connections.kafka_client import TRANSACTION, check
+        from tailrace_cli.connections.kafka_client import TRANSACTION
 
         async with await client.coordinator_of(transactional_id, TRANSACTION) as coordinator:
-            answer = await coordinator.ask(
-                ApiKey.DESCRIBE_TRANSACTIONS,
-                DescribeTransactionsRequest(transactional_ids=[transactional_id]),
-            )
-        (transaction,) = answer.transaction_states
-        check(transaction.error_code, None, f"transactional id {transactional_id!r}")
+            transaction = await _described(coordinator, transactional_id)
         began = transaction.transaction_start_time_ms
         return {
             "transactional_id": transactional_id,
@@ -108,11 +95,7 @@ def describe(
         f"{shown['transactional_id']}  {shown['state']}, producer {shown['producer_id']} epoch "
         f"{shown['producer_epoch']}, timeout {shown['timeout_ms']} ms{began}"
     )
-    print_table(
-        ("topic", "partition"),
-        [(row["topic"], row["partition"]) for row in shown["partitions"]],
-        if_none="no partitions",
-    )
+    print_rows({"topic": "topic", "partition": "partition"}, shown["partitions"], if_none="no partitions")
 
 
 @app.command()
@@ -124,18 +107,12 @@ def abort(transactional_id: TransactionalId, bootstrap: BootstrapFlag = None) ->
 
     async def run(client: KafkaClient) -> int:
         from tailrace.kafka import ApiKey
-        from tailrace.kafka.messages.describe_transactions import DescribeTransactionsRequest
         from tailrace.kafka.messages.init_producer_id import InitProducerIdRequest
         from tailrace_cli.connections.kafka_client import TRANSACTION, check
 
         async with await client.coordinator_of(transactional_id, TRANSACTION) as coordinator:
-            described = await coordinator.ask(
-                ApiKey.DESCRIBE_TRANSACTIONS,
-                DescribeTransactionsRequest(transactional_ids=[transactional_id]),
-            )
-            (state,) = described.transaction_states
             # InitProducerId would create an unknown id, so refuse a misspelt one first.
-            check(state.error_code, None, f"transactional id {transactional_id!r}")
+            state = await _described(coordinator, transactional_id)
             answer = await coordinator.ask(
                 ApiKey.INIT_PRODUCER_ID,
                 InitProducerIdRequest(
@@ -147,3 +124,14 @@ def abort(transactional_id: TransactionalId, bootstrap: BootstrapFlag = None) ->
 
     epoch = ask_broker(bootstrap, run)
     print(f"aborted any open transaction of {transactional_id}; its producer is fenced by epoch {epoch}")
+
+
+async def _described(coordinator: KafkaClient, transactional_id: str) -> Any:
+    from tailrace.kafka import ApiKey
+    from tailrace.kafka.messages.describe_transactions import DescribeTransactionsRequest
+    from tailrace_cli.connections.kafka_client import check
+
+    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    (described,) = (await coordinator.ask(ApiKey.DESCRIBE_TRANSACTIONS, request)).transaction_states
+    check(described.error_code, None, f"transactional id {transactional_id!r}")
+    return described

@@ -12,7 +12,7 @@ import typer
 from tailrace_cli.command_group import group_of_commands
 from tailrace_cli.connections.connecting import BootstrapFlag, ask_broker
 from tailrace_cli.errors import CommandFailed, WrongUsage
-from tailrace_cli.output import JsonFlag, print_json, print_table
+from tailrace_cli.output import JsonFlag, print_rows
 
 if TYPE_CHECKING:
     from tailrace.kafka.messages.alter_user_scram_credentials import ScramCredentialUpsertion
@@ -48,11 +48,8 @@ def list_users(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> No
         ]
 
     rows = ask_broker(bootstrap, run)
-    if as_json:
-        print_json(rows)
-    else:
-        columns = ("user", "mechanism", "iterations")
-        print_table(columns, [[row[name] for name in columns] for row in rows], if_none="no users")
+    columns = {"user": "user", "mechanism": "mechanism", "iterations": "iterations"}
+    print_rows(columns, rows, as_json=as_json, if_none="no users")
 
 
 @app.command()

@@ -120,16 +120,9 @@ from tests.support.sequencer_bench import (
     run,
     settle,
 )
-from tests.support.sequencers import FACTORIES, POSTGRES_FACTORIES, Factory, memory
+from tests.support.sequencers import Factory, memory
 
 DAY_MS = 24 * 3_600_000
-
-
-@pytest.fixture(params=[*FACTORIES, *POSTGRES_FACTORIES])
-def factory(request: pytest.FixtureRequest) -> Factory:
-    if request.param in POSTGRES_FACTORIES:
-        return POSTGRES_FACTORIES[request.param](request.getfixturevalue("postgres"))
-    return FACTORIES[request.param]
 
 
 async def _kept_answers(store: HookedRowStore) -> list[AnswerRow]:

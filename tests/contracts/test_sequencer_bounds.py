@@ -17,18 +17,11 @@ from sequencer.api.transactions import AbortProducer, AddToTransaction, Transact
 from sequencer.settings import SequencerSettings
 from tailrace.limits import MAX_NAME_BYTES
 from tests.support.sequencer_bench import Bench, batch, info, run
-from tests.support.sequencers import FACTORIES, POSTGRES_FACTORIES, Factory
+from tests.support.sequencers import FACTORIES, Factory
 
 WIDEST = "\\" * MAX_NAME_BYTES
 """The name that takes the most bytes in a store: each of its characters is escaped."""
 LONG = 2**63 - 1
-
-
-@pytest.fixture(params=[*FACTORIES, *POSTGRES_FACTORIES])
-def factory(request: pytest.FixtureRequest) -> Factory:
-    if request.param in POSTGRES_FACTORIES:
-        return POSTGRES_FACTORIES[request.param](request.getfixturevalue("postgres"))
-    return FACTORIES[request.param]
 
 
 def test_the_largest_values_of_offset_commits_are_kept(factory: Factory) -> None:

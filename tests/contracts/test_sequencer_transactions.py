@@ -66,18 +66,11 @@ from tailrace.batches.mixed_object import BatchCoordinates
 from tailrace.batches.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from tests.support.clocks import SeededEntropy
 from tests.support.sequencer_bench import SETTINGS, STORED, T0, Bench, batch, run, settle
-from tests.support.sequencers import FACTORIES, POSTGRES_FACTORIES, Factory
+from tests.support.sequencers import Factory
 
 CLOSED = BatchError.TRANSACTION_CLOSED
 FENCED = BatchError.INVALID_PRODUCER_EPOCH
 NOBODY = ProducerGrant(-1, -1)
-
-
-@pytest.fixture(params=[*FACTORIES, *POSTGRES_FACTORIES])
-def factory(request: pytest.FixtureRequest) -> Factory:
-    if request.param in POSTGRES_FACTORIES:
-        return POSTGRES_FACTORIES[request.param](request.getfixturevalue("postgres"))
-    return FACTORIES[request.param]
 
 
 @dataclass
