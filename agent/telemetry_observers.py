@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from cache.disk import DiskTier
-from cache.observer import DiskRead, DiskWrite, Tier
+from cache.observer import CacheObserver, DiskRead, DiskWrite, Tier
 from tailrace.telemetry.counters import PlainCounter
 from tailrace.telemetry.declared_metrics import DeclaredMetrics, metric
 
@@ -50,8 +50,8 @@ class StoreMetrics(DeclaredMetrics, prefix="tailrace_object_store_"):
         self._repeats.labels(operation, reason).inc()
 
 
-class CacheMetrics(DeclaredMetrics, prefix="tailrace_cache_"):
-    """A `cache.observer.CacheObserver`."""
+class CacheMetrics(DeclaredMetrics, CacheObserver, prefix="tailrace_cache_"):
+    """The cache's metrics."""
 
     _chunk_reads = metric(Counter, "Chunks read, by the tier that they came from.", ["tier", "reader"])
     _chunk_read_bytes = metric(Counter, "Bytes of chunks read, by the tier that they came from.", ["tier"])
@@ -74,7 +74,6 @@ class CacheMetrics(DeclaredMetrics, prefix="tailrace_cache_"):
         """The counters by tier and kind of reader: looking up labels costs more than counting."""
 
     def chunk_read(self, tier: Tier, length: int, *, is_catch_up: bool, chunks: int = 1) -> None:
-        """Count the chunks that one reader got."""
         labels = tier.value, is_catch_up
         counters = self._of_chunks.get(labels)
         if counters is None:
@@ -84,27 +83,21 @@ class CacheMetrics(DeclaredMetrics, prefix="tailrace_cache_"):
         counters[1].inc(length)
 
     def framed_read(self, length: int) -> None:
-        """Count the bytes that one read got."""
         self._framed_read_bytes.inc(length)
 
     def peer_failed(self, broker_id: int, reason: str) -> None:
-        """Count a failed call. The log names the peer and the reason."""
-        self._peer_failures.inc()
+        self._peer_failures.inc()  # the log names the peer and the reason
 
     def peer_bypassed(self, broker_id: int) -> None:
-        """Count a bypassed peer."""
         self._peer_bypasses.inc()
 
     def batch_corrupt(self, key: str, start: int, length: int, *, is_repaired: bool) -> None:
-        """Count a corrupt batch."""
         self._corrupt_batches.labels("repaired" if is_repaired else "lost").inc()
 
     def disk_read(self, outcome: DiskRead) -> None:
-        """Count a read of the disk tier."""
         self._disk_reads.labels(outcome.value).inc()
 
     def disk_write(self, outcome: DiskWrite, length: int) -> None:
-        """Count a write to the disk tier, and its bytes if they were written."""
         self._disk_writes.labels(outcome.value).inc()
         if outcome is DiskWrite.WRITTEN:
             self._disk_written_bytes.inc(length)

@@ -20,7 +20,7 @@ from pathlib import Path
 from bench.cold_reads import MIB, Case, Log, OneBody, read_all
 from cache.chunk_cache import ChunkCache
 from cache.disk import open_disk_tier
-from cache.observer import NoObserver
+from cache.observer import CacheObserver
 from cache.reader import BatchReader
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
@@ -61,7 +61,7 @@ async def figures(case: Case, passes: int, folder: Path | None, url: str | None)
         inner = open_store(url, clock=clock)
         await inner.put(OBJECT, [log.body])
         store = MeteredStore(OneObject(inner), clock)  # type: ignore[arg-type]
-    disk = open_disk_tier(settings, clock, NoObserver())
+    disk = open_disk_tier(settings, clock, CacheObserver())
     cache = ChunkCache(store, settings, lambda: ZoneRing(Ring(1, []), "a", 1), disk=disk)
     chunks = log.objects * -(-len(log.body) // settings.chunk_bytes)
     rows = []

@@ -26,7 +26,7 @@ from cache.chunk import ChunkBytes, ChunkId, ChunkRef, ObjectCorrupt, cut
 from cache.disk import DiskTier
 from cache.eviction import FifoCache, FirstReadFifo, S3Fifo
 from cache.gate import Gate
-from cache.observer import CacheObserver, NoObserver, Tier
+from cache.observer import CacheObserver, Tier
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
 from cache.single_flight import SingleFlight
@@ -45,7 +45,6 @@ class ChunkPeers(Protocol):
 
     async def read(self, member: Member, chunk: ChunkRef, *, is_catch_up: bool) -> Buffer:
         """Read the whole chunk from its owner. Raises PeerUnavailable, ObjectMissing."""
-        ...
 
 
 _Loaded = tuple[ChunkBytes, Tier]
@@ -74,7 +73,7 @@ class ChunkCache:
         self._disk = disk
         self._ring = ring
         self._peers = peers
-        self._observer: CacheObserver = observer if observer is not None else NoObserver()
+        self._observer = observer or CacheObserver()
         fresh = int(settings.memory_bytes * settings.fresh_share)
         self._catch_up_share = int(settings.memory_bytes * settings.catch_up_share)
         self._tail_share = settings.memory_bytes - fresh - self._catch_up_share

@@ -19,7 +19,7 @@ import structlog
 from cache.chunk import ChunkBytes, ChunkId, ChunkRef
 from cache.chunk_file import ChunkFile, open_disk_file
 from cache.disk_index import DiskIndex, DiskLocation, most_entries_of
-from cache.observer import CacheObserver, DiskRead, DiskWrite, NoObserver
+from cache.observer import CacheObserver, DiskRead, DiskWrite
 from cache.settings import CacheSettings
 from tailrace.background_tasks import cancel_and_wait, cause_of, log_and_continue
 from tailrace.clock import Clock, wait_for
@@ -43,7 +43,7 @@ class DiskTier:
     ) -> None:
         self._file = file
         self._clock = clock
-        self._observer: CacheObserver = observer if observer is not None else NoObserver()
+        self._observer = observer or CacheObserver()
         self._index = DiskIndex(disk_bytes)
         self._evicted_before = EvictionHistory(disk_bytes)
         self._queued: dict[str, ChunkBytes] = {}

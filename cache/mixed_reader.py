@@ -331,10 +331,8 @@ class MixedReader:
             chunk, at = ready
             chunks.append(chunk)
             self._add_ready(runs[0], at, chunk, request=request, out=out)
-        alone, parts = (
-            number,
-            len(out.parts),
-        )  # the first run after the last joined run, and its part in `out`
+        # The first run after the last joined run, and its part in `out`.
+        alone, parts = number, len(out.parts)
         while number < len(runs) and out.is_complete:
             run, room = runs[number], request.max_bytes - out.bytes
             if run.base_offset < out.end_offset:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from typing import Protocol
 
 
 class Tier(enum.Enum):
@@ -39,58 +38,27 @@ class DiskWrite(enum.Enum):
     FAILED = "failed"
 
 
-class CacheObserver(Protocol):
-    """Receives an event for every chunk that a reader gets. Called on the loop; must not block or raise."""
+class CacheObserver:
+    """Receives an event for every chunk that a reader gets. Called on the loop; must not block or raise. This class
+    ignores all events."""
 
     def chunk_read(self, tier: Tier, length: int, *, is_catch_up: bool, chunks: int = 1) -> None:
         """A reader got `chunks` chunks, `length` bytes in total; readers that share one GET are reported separately."""
-        ...
 
     def framed_read(self, length: int) -> None:
         """A reader got `length` bytes from the cache of ready-to-send runs; it needed no chunk."""
-        ...
 
     def peer_failed(self, broker_id: int, reason: str) -> None:
         """A call to a peer failed; the chunk was read from the store instead."""
-        ...
 
     def peer_bypassed(self, broker_id: int) -> None:
         """A peer was not called because its recent calls failed."""
-        ...
 
     def batch_corrupt(self, key: str, start: int, length: int, *, is_repaired: bool) -> None:
         """A batch failed its CRC check; `is_repaired`: a second read from the store returned a sound batch."""
-        ...
 
     def disk_read(self, outcome: DiskRead) -> None:
         """A chunk was looked up on the disk."""
-        ...
 
     def disk_write(self, outcome: DiskWrite, length: int) -> None:
         """A chunk of `length` bytes was to be written to the disk."""
-        ...
-
-
-class NoObserver:
-    """Ignores all events."""
-
-    def chunk_read(self, tier: Tier, length: int, *, is_catch_up: bool, chunks: int = 1) -> None:
-        """Do nothing."""
-
-    def framed_read(self, length: int) -> None:
-        """Do nothing."""
-
-    def peer_failed(self, broker_id: int, reason: str) -> None:
-        """Do nothing."""
-
-    def peer_bypassed(self, broker_id: int) -> None:
-        """Do nothing."""
-
-    def batch_corrupt(self, key: str, start: int, length: int, *, is_repaired: bool) -> None:
-        """Do nothing."""
-
-    def disk_read(self, outcome: DiskRead) -> None:
-        """Do nothing."""
-
-    def disk_write(self, outcome: DiskWrite, length: int) -> None:
-        """Do nothing."""

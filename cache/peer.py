@@ -18,7 +18,7 @@ import msgspec
 
 from cache.chunk import ChunkBytes, ChunkId, ChunkRef
 from cache.chunk_cache import ChunkCache, PeerUnavailable
-from cache.observer import CacheObserver, NoObserver
+from cache.observer import CacheObserver
 from cache.settings import CacheSettings
 from sequencer.api.agents import Member, Ring
 from tailrace.buffers import Buffer
@@ -71,11 +71,9 @@ class PeerLink(Protocol):
         self, method: str, request: Any, response_type: type[T], timeout_s: float
     ) -> tuple[T, memoryview]:
         """Send a request and wait for the answer. Raises RpcError."""
-        ...
 
     async def close(self) -> None:
         """Close the connection."""
-        ...
 
 
 class PeerServer:
@@ -161,7 +159,7 @@ class PeerClients:
         self._connect = connect
         self._clock = clock
         self._settings = settings
-        self._observer: CacheObserver = observer if observer is not None else NoObserver()
+        self._observer = observer or CacheObserver()
         self._peers: dict[UUID, _Peer] = {}
 
     async def read(self, member: Member, chunk: ChunkRef, *, is_catch_up: bool) -> Buffer:

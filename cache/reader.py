@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from cache.chunk import ChunkRef
 from cache.chunk_cache import ChunkCache
 from cache.mixed_reader import MixedReader
-from cache.observer import CacheObserver, NoObserver
+from cache.observer import CacheObserver
 from cache.parquet_reader import ParquetReader
 from cache.read_ahead import Find, ReadAhead
 from cache.read_batches import ReadBatches, ReadRequest
@@ -60,7 +60,7 @@ class BatchReader:
     ) -> None:
         self._cache = cache
         self._executor = executor
-        self._observer: CacheObserver = observer if observer is not None else NoObserver()
+        self._observer = observer or CacheObserver()
         self._mixed = MixedReader(cache, clock, self._observer)
         self._ahead = ReadAhead(cache, clock, self._chunks_ahead, find)
         self._parquet = ParquetReader(cache, executor, self._observer, self._ahead)

@@ -37,7 +37,7 @@ from sequencer.methods import (
     NotCommitter,
     SequencerMethods,
 )
-from sequencer.observer import NullObserver, SequencerObserver
+from sequencer.observer import SequencerObserver
 from tailrace.clock import Clock, Entropy
 from tailrace.rpc import (
     CallFailed,
@@ -129,7 +129,7 @@ class SequencerClient(SequencerMethods):
         self._unreachable: dict[str, float] = {}
         self._forward_until = 0.0
         self._is_closed = False
-        self._observer = observer or NullObserver()
+        self._observer = observer or SequencerObserver()
         self._reads_from = -1
         self._reads_chosen_until = math.inf
         self._reads_at_committer_until = 0.0

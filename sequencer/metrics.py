@@ -7,7 +7,7 @@ from typing import Literal
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from sequencer.api.objects import Statistics
-from sequencer.observer import DatabaseWork
+from sequencer.observer import DatabaseWork, SequencerObserver
 from tailrace.telemetry.declared_metrics import DeclaredMetrics, metric
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
@@ -43,8 +43,8 @@ class StatisticsGauges(DeclaredMetrics, prefix="tailrace_sequencer_"):
         self._object_bytes.labels("retired").set(statistics.retired_bytes)
 
 
-class SequencerMetrics(DeclaredMetrics, prefix="tailrace_sequencer_"):
-    """A `sequencer.observer.SequencerObserver`."""
+class SequencerMetrics(DeclaredMetrics, SequencerObserver, prefix="tailrace_sequencer_"):
+    """Metrics of the committer, its database and RPC calls."""
 
     _queued_requests = metric(Gauge, "Requests waiting for the committer.")
     _group_commit_requests = metric(
@@ -73,26 +73,20 @@ class SequencerMetrics(DeclaredMetrics, prefix="tailrace_sequencer_"):
         }  # fmt: skip
 
     def queue_changed(self, requests: int) -> None:
-        """Record the length."""
         self._queued_requests.set(requests)
 
     def group_performed(self, requests: int, seconds: float) -> None:
-        """Record one group."""
         self._group_commit_requests.observe(requests)
         self._group_commit_duration_seconds.observe(seconds)
 
     def database_answered(self, work: DatabaseWork, seconds: float) -> None:
-        """Record one transaction."""
         self._database_duration_seconds.labels(work).observe(seconds)
 
     def request_failed_alone(self, request: str) -> None:
-        """Count one failure; the log has the cause."""
         self._request_failures.labels(request).inc()
 
     def term_began(self) -> None:
-        """Count one term."""
         self._terms.inc()
 
     def call_answered(self, side: Literal["server", "client"], method: str, seconds: float) -> None:
-        """Record one call."""
         self._calls[side].labels(method).observe(seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal, Protocol, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from sequencer.store.row_store import RowStore
 from tailrace.clock import Clock
@@ -13,48 +13,26 @@ DatabaseWork = Literal["write", "load", "look_up", "read", "lease"]
 """The committer waits for a `look_up`; only its caller waits for a `read`."""
 
 
-class SequencerObserver(Protocol):
-    """Called for each event when it is over. Must not raise or take long."""
+class SequencerObserver:
+    """Called for each event when it is over. Must not raise or take long. This class ignores all events."""
 
     def queue_changed(self, requests: int) -> None:
         """The length of the committer's queue has changed."""
-        ...
 
     def group_performed(self, requests: int, seconds: float) -> None:
         """The committer has decided and written a group."""
-        ...
 
     def database_answered(self, work: DatabaseWork, seconds: float) -> None:
         """The database has answered or failed after this time."""
-        ...
 
     def request_failed_alone(self, request: str) -> None:
         """A request could not be carried out for an unforeseen reason."""
-        ...
 
     def term_began(self) -> None:
         """This process has become the committer."""
-        ...
 
     def call_answered(self, side: Literal["server", "client"], method: str, seconds: float) -> None:
         """An attempt of an RPC call was answered or failed. The client's time includes the network and the queue."""
-        ...
-
-
-class NullObserver:
-    """An observer that ignores all events."""
-
-    def queue_changed(self, requests: int) -> None: ...
-
-    def group_performed(self, requests: int, seconds: float) -> None: ...
-
-    def database_answered(self, work: DatabaseWork, seconds: float) -> None: ...
-
-    def request_failed_alone(self, request: str) -> None: ...
-
-    def term_began(self) -> None: ...
-
-    def call_answered(self, side: Literal["server", "client"], method: str, seconds: float) -> None: ...
 
 
 async def timed(observer: SequencerObserver, clock: Clock, work: DatabaseWork, answer: Awaitable[T]) -> T:

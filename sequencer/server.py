@@ -30,7 +30,7 @@ from sequencer.collector import collect
 from sequencer.engine.committer import Committer
 from sequencer.engine.follower import Follower
 from sequencer.methods import FOLLOWED, METHODS, FunctionSequencer, Method, NotCommitter
-from sequencer.observer import NullObserver, SequencerObserver
+from sequencer.observer import SequencerObserver
 from sequencer.reading.journal import JournalGap
 from sequencer.rpc_handler import RpcHandler
 from sequencer.rules.topics import ValidateConfig, accept_any_config
@@ -120,7 +120,7 @@ class SequencerServer:
     ) -> None:
         self._store = store
         self._reads = reads or store
-        self._observer = observer or NullObserver()
+        self._observer = observer or SequencerObserver()
         self._clock = clock
         self._entropy = entropy
         self._settings = settings or ServerSettings()

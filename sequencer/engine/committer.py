@@ -29,7 +29,7 @@ from sequencer.engine.requests import DECISIONS, QUERIES, CheckpointWait, Contex
 from sequencer.engine.silent_agents import SilentAgentsLog
 from sequencer.engine.term import Term
 from sequencer.methods import METHODS, Method, SequencerMethods
-from sequencer.observer import NullObserver, SequencerObserver, timed, timed_reads
+from sequencer.observer import SequencerObserver, timed, timed_reads
 from sequencer.reading.journal import NUMBER, Journal
 from sequencer.reading.view import CommitterView
 from sequencer.rules import leases, topics
@@ -76,7 +76,7 @@ class Committer(SequencerMethods):
         self._store = store
         self._keeps_journal = keeps_journal
         self._follower = follower
-        self._observer = observer or NullObserver()
+        self._observer = observer or SequencerObserver()
         self._clock = clock
         self._entropy = entropy
         self._settings = settings or SequencerSettings()

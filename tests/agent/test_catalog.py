@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from typing import cast
 from uuid import UUID
@@ -73,69 +72,59 @@ class Told:
         return Configs(self.configs)
 
 
-def test_changes_are_put_into_what_is_known() -> None:
-    async def scenario() -> None:
-        ring = ring_of(1)
-        told = Told(
-            Metadata(
-                cluster_id="c",
-                incarnation=1,
-                version=5,
-                topics=[topic(1, "a"), topic(2, "b"), topic(3, "c")],
-                ring=ring,
-            ),
-            Metadata(
-                cluster_id="c",
-                incarnation=1,
-                version=7,
-                topics=None,
-                ring=None,
-                changed=[topic(1, "a", 4), topic(4, "b")],
-                deleted=[UUID(int=2)],
-            ),
-            Metadata(cluster_id="c", incarnation=1, version=7, topics=None, ring=None),
-        )
-        catalog = Catalog(cast("Sequencer", told))
-        before = await catalog.refresh()
-        after = await catalog.refresh()
-        assert sorted(before.by_name) == ["a", "b", "c"]
-        assert {name: known.topic.topic_id.int for name, known in after.by_name.items()} == {
-            "a": 1,
-            "b": 4,
-            "c": 3,
-        }
-        assert (after.version, after.by_name["a"].topic.partitions) == (7, 4)
-        assert after.by_id[UUID(int=3)] is before.by_id[UUID(int=3)], "what did not change is left alone"
-        assert await catalog.refresh() is after
-
-    asyncio.run(scenario())
+async def test_changes_are_put_into_what_is_known() -> None:
+    ring = ring_of(1)
+    told = Told(
+        Metadata(
+            cluster_id="c",
+            incarnation=1,
+            version=5,
+            topics=[topic(1, "a"), topic(2, "b"), topic(3, "c")],
+            ring=ring,
+        ),
+        Metadata(
+            cluster_id="c",
+            incarnation=1,
+            version=7,
+            topics=None,
+            ring=None,
+            changed=[topic(1, "a", 4), topic(4, "b")],
+            deleted=[UUID(int=2)],
+        ),
+        Metadata(cluster_id="c", incarnation=1, version=7, topics=None, ring=None),
+    )
+    catalog = Catalog(cast("Sequencer", told))
+    before = await catalog.refresh()
+    after = await catalog.refresh()
+    assert sorted(before.by_name) == ["a", "b", "c"]
+    assert {name: known.topic.topic_id.int for name, known in after.by_name.items()} == {
+        "a": 1,
+        "b": 4,
+        "c": 3,
+    }
+    assert (after.version, after.by_name["a"].topic.partitions) == (7, 4)
+    assert after.by_id[UUID(int=3)] is before.by_id[UUID(int=3)], "what did not change is left alone"
+    assert await catalog.refresh() is after
 
 
-def test_a_change_of_the_clusters_configs_reaches_every_topic() -> None:
-    async def scenario() -> None:
-        told = Told(
-            Metadata(
-                cluster_id="c",
-                incarnation=1,
-                version=5,
-                topics=[topic(1, "a"), topic(2, "b")],
-                ring=ring_of(1),
-            ),
-            Metadata(
-                cluster_id="c",
-                incarnation=1,
-                version=6,
-                topics=None,
-                ring=None,
-                changed=[],
-                deleted=[UUID(int=2)],
-            ),
-        )
-        catalog = Catalog(cast("Sequencer", told))
-        before = await catalog.refresh()
-        told.configs = {"message.max.bytes": "2048"}
-        after = await catalog.refresh()
-        assert list(after.by_name) == ["a"]
-        assert before.by_name["a"].settings != after.by_name["a"].settings
-
-    asyncio.run(scenario())
+async def test_a_change_of_the_clusters_configs_reaches_every_topic() -> None:
+    told = Told(
+        Metadata(
+            cluster_id="c", incarnation=1, version=5, topics=[topic(1, "a"), topic(2, "b")], ring=ring_of(1)
+        ),
+        Metadata(
+            cluster_id="c",
+            incarnation=1,
+            version=6,
+            topics=None,
+            ring=None,
+            changed=[],
+            deleted=[UUID(int=2)],
+        ),
+    )
+    catalog = Catalog(cast("Sequencer", told))
+    before = await catalog.refresh()
+    told.configs = {"message.max.bytes": "2048"}
+    after = await catalog.refresh()
+    assert list(after.by_name) == ["a"]
+    assert before.by_name["a"].settings != after.by_name["a"].settings

@@ -862,7 +862,7 @@ def test_an_idle_connection_closes_at_once_when_drained() -> None:
     run(scenario)
 
 
-def test_an_idle_connection_takes_less_than_two_kib() -> None:
+async def test_an_idle_connection_takes_less_than_two_kib() -> None:
     class Small(asyncio.Transport):
         """Takes nothing beside the connection."""
 
@@ -883,29 +883,26 @@ def test_an_idle_connection_takes_less_than_two_kib() -> None:
         def is_closing(self) -> bool:
             return False
 
-    async def whole() -> None:
-        line = Line(tries_at_once=True)
-        staging, transport, request = bytearray(4_096), Small(), framed(b"hello")
+    line = Line(tries_at_once=True)
+    staging, transport, request = bytearray(4_096), Small(), framed(b"hello")
 
-        def idle() -> KafkaConnection:
-            connection = KafkaConnection(
-                line, line.budget, max_frame_bytes=1_000, max_inflight=64, staging=staging,
-                on_close=line.lost.append, monotonic=line.connection._monotonic, passes=line.passes,
-            )  # fmt: skip
-            connection.connection_made(transport)
-            connection.get_buffer(-1)[: len(request)] = request
-            connection.buffer_updated(len(request))
-            return connection
+    def idle() -> KafkaConnection:
+        connection = KafkaConnection(
+            line, line.budget, max_frame_bytes=1_000, max_inflight=64, staging=staging,
+            on_close=line.lost.append, monotonic=line.connection._monotonic, passes=line.passes,
+        )  # fmt: skip
+        connection.connection_made(transport)
+        connection.get_buffer(-1)[: len(request)] = request
+        connection.buffer_updated(len(request))
+        return connection
 
-        idle()
-        tracemalloc.start()
-        before, _ = tracemalloc.get_traced_memory()
-        connections = [idle() for _ in range(100)]
-        after, _ = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        assert after - before < 2_048 * len(connections)
-
-    asyncio.run(whole())
+    idle()
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    connections = [idle() for _ in range(100)]
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert after - before < 2_048 * len(connections)
 
 
 def test_a_client_with_many_small_requests_in_one_read_leaves_others_their_turns() -> None:

@@ -58,144 +58,114 @@ class SharedLoop:
         return before
 
 
-def test_however_many_long_requests_there_are_one_step_is_done_in_a_pass() -> None:
-    async def scenario() -> None:
-        loop = SharedLoop()
-        requests = loop.requests("a", 10, 20) + loop.requests("b", 10, 20)
-        steps = await loop.passes(300)
-        assert max(steps) == 1
-        assert sum(steps) >= 90, "they go on, one after the other"
-        assert await asyncio.gather(*requests) == ["a"] * 10 + ["b"] * 10
-        assert loop.done == {"a": 200, "b": 200}
-
-    asyncio.run(scenario())
+async def test_however_many_long_requests_there_are_one_step_is_done_in_a_pass() -> None:
+    loop = SharedLoop()
+    requests = loop.requests("a", 10, 20) + loop.requests("b", 10, 20)
+    steps = await loop.passes(300)
+    assert max(steps) == 1
+    assert sum(steps) >= 90, "they go on, one after the other"
+    assert await asyncio.gather(*requests) == ["a"] * 10 + ["b"] * 10
+    assert loop.done == {"a": 200, "b": 200}
 
 
-def test_clients_have_their_turns_alternately_however_many_requests_each_has() -> None:
-    async def scenario() -> None:
-        loop = SharedLoop()
-        many = loop.requests("a", 10, 20)
-        await loop.passes(5)
-        (one,) = loop.requests("b", 1, 20)
-        before = loop.done["a"]
-        await one
-        assert loop.done["a"] - before <= 25, "of 200"
-        await asyncio.gather(*many)
-
-    asyncio.run(scenario())
+async def test_clients_have_their_turns_alternately_however_many_requests_each_has() -> None:
+    loop = SharedLoop()
+    many = loop.requests("a", 10, 20)
+    await loop.passes(5)
+    (one,) = loop.requests("b", 1, 20)
+    before = loop.done["a"]
+    await one
+    assert loop.done["a"] - before <= 25, "of 200"
+    await asyncio.gather(*many)
 
 
-def test_beside_others_who_use_the_loop_long_requests_have_their_share_of_it() -> None:
-    async def scenario() -> None:
-        loop = SharedLoop()
-        requests = loop.requests("a", 10, 20)
-        others = 300
-        steps = sum(await loop.passes(others, PASS_SECONDS))
-        share = steps * STEP_SECONDS / (steps * STEP_SECONDS + others * PASS_SECONDS)
-        assert 0.6 / (1 + REST) < share <= 1 / (1 + REST)
-        await asyncio.gather(*requests)
-
-    asyncio.run(scenario())
+async def test_beside_others_who_use_the_loop_long_requests_have_their_share_of_it() -> None:
+    loop = SharedLoop()
+    requests = loop.requests("a", 10, 20)
+    others = 300
+    steps = sum(await loop.passes(others, PASS_SECONDS))
+    share = steps * STEP_SECONDS / (steps * STEP_SECONDS + others * PASS_SECONDS)
+    assert 0.6 / (1 + REST) < share <= 1 / (1 + REST)
+    await asyncio.gather(*requests)
 
 
-def test_on_an_idle_loop_a_long_request_waits_for_nobody() -> None:
-    async def scenario() -> None:
-        loop = SharedLoop()
-        await asyncio.gather(*loop.requests("a", 1, 50))
-        assert loop.now < 51 * STEP_SECONDS
-
-    asyncio.run(scenario())
+async def test_on_an_idle_loop_a_long_request_waits_for_nobody() -> None:
+    loop = SharedLoop()
+    await asyncio.gather(*loop.requests("a", 1, 50))
+    assert loop.now < 51 * STEP_SECONDS
 
 
-def test_while_batches_are_being_stored_an_idle_loop_is_left_to_them_as_a_busy_one_is() -> None:
-    async def scenario() -> None:
-        loop = SharedLoop()
-        loop.is_expected = True
-        (request,) = loop.requests("a", 1, 3)
-        for done in (1, 2):
-            assert sum(await loop.passes(50)) <= 1
-            assert loop.done["a"] == done, "it rests, though nobody uses the loop"
-            loop.now += REST * STEP_SECONDS
-            await asyncio.sleep(REST * STEP_SECONDS + 0.01)
-        loop.is_expected = False
-        assert await asyncio.wait_for(request, PATIENCE_SECONDS) == "a", (
-            "nobody is waited for: it goes on at once"
-        )
-
-    asyncio.run(scenario())
+async def test_while_batches_are_being_stored_an_idle_loop_is_left_to_them_as_a_busy_one_is() -> None:
+    loop = SharedLoop()
+    loop.is_expected = True
+    (request,) = loop.requests("a", 1, 3)
+    for done in (1, 2):
+        assert sum(await loop.passes(50)) <= 1
+        assert loop.done["a"] == done, "it rests, though nobody uses the loop"
+        loop.now += REST * STEP_SECONDS
+        await asyncio.sleep(REST * STEP_SECONDS + 0.01)
+    loop.is_expected = False
+    assert await asyncio.wait_for(request, PATIENCE_SECONDS) == "a", (
+        "nobody is waited for: it goes on at once"
+    )
 
 
-def test_a_short_request_waits_for_no_turn_beside_long_ones() -> None:
-    async def scenario() -> None:
-        loop = SharedLoop()
-        many = loop.requests("a", 10, 20)
-        await loop.passes(3)
-        before = loop.done["a"]
-        short = loop.request("b", 5, step_seconds=FREE_SECONDS / 10, is_long=False)
-        await short
-        assert loop.done["a"] - before <= 5
-        await asyncio.gather(*many)
-
-    asyncio.run(scenario())
+async def test_a_short_request_waits_for_no_turn_beside_long_ones() -> None:
+    loop = SharedLoop()
+    many = loop.requests("a", 10, 20)
+    await loop.passes(3)
+    before = loop.done["a"]
+    short = loop.request("b", 5, step_seconds=FREE_SECONDS / 10, is_long=False)
+    await short
+    assert loop.done["a"] - before <= 5
+    await asyncio.gather(*many)
 
 
-def test_a_request_becomes_long_by_the_time_that_it_uses() -> None:
-    async def scenario() -> None:
-        loop = SharedLoop()
-        small = [asyncio.create_task(loop.request("a", 10, is_long=False)) for _ in range(10)]
-        steps = await loop.passes(50)
-        assert steps[0] > 1, "nobody knows yet"
-        assert max(steps[3:]) == 1
-        await asyncio.gather(*small)
-
-    asyncio.run(scenario())
+async def test_a_request_becomes_long_by_the_time_that_it_uses() -> None:
+    loop = SharedLoop()
+    small = [asyncio.create_task(loop.request("a", 10, is_long=False)) for _ in range(10)]
+    steps = await loop.passes(50)
+    assert steps[0] > 1, "nobody knows yet"
+    assert max(steps[3:]) == 1
+    await asyncio.gather(*small)
 
 
 @pytest.mark.parametrize("passes", [1, 2, 3, 4])
-def test_a_request_that_is_given_up_ends_and_passes_its_turn_on(passes: int) -> None:
-    async def scenario() -> None:
-        loop = SharedLoop()
-        first, second = loop.requests("a", 2, 20)
-        await loop.passes(2 + passes)
-        first.cancel()
-        assert await second == "a"
-        with suppress(asyncio.CancelledError):
-            await first
-        assert first.cancelled()
-        assert loop.done["a"] < 40
-        assert loop.ended["a"] == 2
-
-    asyncio.run(scenario())
+async def test_a_request_that_is_given_up_ends_and_passes_its_turn_on(passes: int) -> None:
+    loop = SharedLoop()
+    first, second = loop.requests("a", 2, 20)
+    await loop.passes(2 + passes)
+    first.cancel()
+    assert await second == "a"
+    with suppress(asyncio.CancelledError):
+        await first
+    assert first.cancelled()
+    assert loop.done["a"] < 40
+    assert loop.ended["a"] == 2
 
 
-def test_work_that_is_shared_within_shared_work_takes_one_turn_a_step() -> None:
-    async def scenario() -> None:
-        loop = SharedLoop()
-        nested = loop.long_work.shared("a", loop.request("a", 20), is_long=True)
-        gateway = asyncio.create_task(nested)
-        (kafka,) = loop.requests("b", 1, 20)
-        await asyncio.wait({gateway, kafka}, return_when=asyncio.FIRST_COMPLETED)
-        assert min(loop.done["a"], loop.done["b"]) >= 19, "of 20"
-        assert await asyncio.gather(gateway, kafka) == ["a", "b"]
-
-    asyncio.run(scenario())
+async def test_work_that_is_shared_within_shared_work_takes_one_turn_a_step() -> None:
+    loop = SharedLoop()
+    nested = loop.long_work.shared("a", loop.request("a", 20), is_long=True)
+    gateway = asyncio.create_task(nested)
+    (kafka,) = loop.requests("b", 1, 20)
+    await asyncio.wait({gateway, kafka}, return_when=asyncio.FIRST_COMPLETED)
+    assert min(loop.done["a"], loop.done["b"]) >= 19, "of 20"
+    assert await asyncio.gather(gateway, kafka) == ["a", "b"]
 
 
-def test_a_task_takes_turns_again_once_its_shared_work_has_ended() -> None:
-    async def scenario() -> None:
-        loop = SharedLoop()
+async def test_a_task_takes_turns_again_once_its_shared_work_has_ended() -> None:
+    loop = SharedLoop()
 
-        async def two_requests() -> None:
-            with suppress(LookupError):
-                await loop.long_work.shared("a", _fails())
-            await loop.request("a", 20)
+    async def two_requests() -> None:
+        with suppress(LookupError):
+            await loop.long_work.shared("a", _fails())
+        await loop.request("a", 20)
 
-        both = [asyncio.create_task(two_requests()) for _ in range(2)]
-        steps = await loop.passes(100)
-        assert max(steps) == 1
-        await asyncio.gather(*both)
-
-    asyncio.run(scenario())
+    both = [asyncio.create_task(two_requests()) for _ in range(2)]
+    steps = await loop.passes(100)
+    assert max(steps) == 1
+    await asyncio.gather(*both)
 
 
 async def _fails() -> None:
@@ -203,9 +173,6 @@ async def _fails() -> None:
     raise LookupError("gone")
 
 
-def test_an_error_of_the_work_is_the_request_s() -> None:
-    async def scenario() -> None:
-        with pytest.raises(LookupError, match="gone"):
-            await LongWork(lambda: 0.0).shared("a", _fails(), is_long=True)
-
-    asyncio.run(scenario())
+async def test_an_error_of_the_work_is_the_request_s() -> None:
+    with pytest.raises(LookupError, match="gone"):
+        await LongWork(lambda: 0.0).shared("a", _fails(), is_long=True)

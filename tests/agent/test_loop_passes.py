@@ -164,14 +164,11 @@ def test_a_request_with_a_task_of_its_own_begins_behind_those_who_wait() -> None
     in_a_loop(scenario)
 
 
-def test_if_no_time_passes_nobody_waits() -> None:
-    async def scenario() -> None:
-        passes = LoopPasses()
-        order: list[int] = []
-        for number in range(MANY):
-            passes.begin(partial(order.append, number))
-            passes.did(0.0)
-        assert order == list(range(MANY))
-        assert not passes.is_full
-
-    asyncio.run(scenario())
+async def test_if_no_time_passes_nobody_waits() -> None:
+    passes = LoopPasses()
+    order: list[int] = []
+    for number in range(MANY):
+        passes.begin(partial(order.append, number))
+        passes.did(0.0)
+    assert order == list(range(MANY))
+    assert not passes.is_full

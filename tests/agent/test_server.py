@@ -164,49 +164,46 @@ def test_a_drain_ends_in_time_if_each_of_its_parts_hangs(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("drain_ms", [0, 30_000])
-def test_a_drain_ends_in_time_while_the_sequencer_is_away(drain_ms: int) -> None:
-    async def whole() -> None:
-        clock = ManualClock()
-        local = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
-        await local.start()
-        sequencer = SilentSequencer(local, clock)
-        agent = Agent(
-            AgentOptions(listen_port=0),
-            AgentSettings.model_validate({"drain_ms": drain_ms, "quiet_ms": 0}),
-            sequencer=cast(Sequencer, sequencer),
-            store=MemoryStore(clock),
-            clock=clock,
-            entropy=SeededEntropy(2),
-        )
-        await agent.start()
-        topic = await local.create_topic(CreateTopic("t", 1, {}))
-        sequencer.is_away = True
-        data = batch(b"never committed")
-        submission = AwaitedSubmission(1)
-        agent.services.lanes.submit(
-            [
-                (
-                    TopicPartition(topic.topic_id, 0),
-                    "t",
-                    BufferedBatch(coordinates(read_header(data)), data, submission, 0),
-                )
-            ]
-        )
+async def test_a_drain_ends_in_time_while_the_sequencer_is_away(drain_ms: int) -> None:
+    clock = ManualClock()
+    local = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
+    await local.start()
+    sequencer = SilentSequencer(local, clock)
+    agent = Agent(
+        AgentOptions(listen_port=0),
+        AgentSettings.model_validate({"drain_ms": drain_ms, "quiet_ms": 0}),
+        sequencer=cast(Sequencer, sequencer),
+        store=MemoryStore(clock),
+        clock=clock,
+        entropy=SeededEntropy(2),
+    )
+    await agent.start()
+    topic = await local.create_topic(CreateTopic("t", 1, {}))
+    sequencer.is_away = True
+    data = batch(b"never committed")
+    submission = AwaitedSubmission(1)
+    agent.services.lanes.submit(
+        [
+            (
+                TopicPartition(topic.topic_id, 0),
+                "t",
+                BufferedBatch(coordinates(read_header(data)), data, submission, 0),
+            )
+        ]
+    )
+    await settle()
+    began = clock.monotonic()
+    draining = asyncio.ensure_future(agent.drain())
+    while not draining.done() and clock.monotonic() < began + 1_000:
+        clock.advance(0.1)
         await settle()
-        began = clock.monotonic()
-        draining = asyncio.ensure_future(agent.drain())
-        while not draining.done() and clock.monotonic() < began + 1_000:
-            clock.advance(0.1)
-            await settle()
-        assert draining.done() and draining.exception() is None
-        assert clock.monotonic() - began <= drain_ms / 1000 + DRAIN_MARGIN_SECONDS
-        assert submission.done.done(), "its producer was told to retry"
-        closing = asyncio.ensure_future(local.close())
-        while not closing.done():
-            clock.advance(0.1)
-            await settle()
-
-    asyncio.run(whole())
+    assert draining.done() and draining.exception() is None
+    assert clock.monotonic() - began <= drain_ms / 1000 + DRAIN_MARGIN_SECONDS
+    assert submission.done.done(), "its producer was told to retry"
+    closing = asyncio.ensure_future(local.close())
+    while not closing.done():
+        clock.advance(0.1)
+        await settle()
 
 
 def test_idle_connections_are_closed_also_after_an_error_that_was_not_expected(

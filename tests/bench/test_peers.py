@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from bench.end_to_end import at
@@ -25,17 +23,14 @@ def test_a_case_is_distinct_and_runs_on_servers_that_can_be_started() -> None:
     assert {server for case in WHOLE for server in case.servers} == {*PROGRAMS, KAFKA}
 
 
-def test_the_null_store_forgets_mixed_objects_alone() -> None:
-    async def whole() -> None:
-        store = NullStore(SystemClock())
-        await store.put("c1/mixed/ab/1", [b"records"])
-        await store.put("c1/meta/head", [b"rows"])
-        assert (await store.head("c1/mixed/ab/1")).size == 0
-        assert await store.get("c1/meta/head") == b"rows"
-        with pytest.raises(ObjectMissing):
-            await store.get("c1/meta/other")
-
-    asyncio.run(whole())
+async def test_the_null_store_forgets_mixed_objects_alone() -> None:
+    store = NullStore(SystemClock())
+    await store.put("c1/mixed/ab/1", [b"records"])
+    await store.put("c1/meta/head", [b"rows"])
+    assert (await store.head("c1/mixed/ab/1")).size == 0
+    assert await store.get("c1/meta/head") == b"rows"
+    with pytest.raises(ObjectMissing):
+        await store.get("c1/meta/other")
 
 
 def row(server: str, cpu: float, p99: float, load: str = "produce") -> dict[str, object]:

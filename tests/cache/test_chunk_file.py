@@ -36,80 +36,63 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeFile]:
 # --- the contract -----------------------------------------------------------------------------------------------
 
 
-def test_written_chunks_are_read_with_their_checksum(make: MakeFile) -> None:
-    async def scenario() -> None:
-        file = make()
-        first, second = os.urandom(PAGE_BYTES + 1), os.urandom(10)
-        sums = await file.write(0, [first]), await file.write(2 * PAGE_BYTES, [second])
-        assert await file.read(2 * PAGE_BYTES, 10) == (second, sums[1])
-        assert await file.read(0, len(first)) == (first, sums[0])
-        assert sums == (crc32c(first), crc32c(second))
-        await file.close()
-
-    asyncio.run(scenario())
+async def test_written_chunks_are_read_with_their_checksum(make: MakeFile) -> None:
+    file = make()
+    first, second = os.urandom(PAGE_BYTES + 1), os.urandom(10)
+    sums = await file.write(0, [first]), await file.write(2 * PAGE_BYTES, [second])
+    assert await file.read(2 * PAGE_BYTES, 10) == (second, sums[1])
+    assert await file.read(0, len(first)) == (first, sums[0])
+    assert sums == (crc32c(first), crc32c(second))
+    await file.close()
 
 
-def test_parts_are_written_one_behind_the_other_however_many(make: MakeFile) -> None:
-    async def scenario() -> None:
-        file = make()
-        parts = [bytes([number % 256]) * (number % 5) for number in range(3_000)]
-        checksum = await file.write(PAGE_BYTES, [memoryview(part) for part in parts])
-        whole = b"".join(parts)
-        assert await file.read(PAGE_BYTES, len(whole)) == (whole, checksum)
-        await file.close()
-
-    asyncio.run(scenario())
+async def test_parts_are_written_one_behind_the_other_however_many(make: MakeFile) -> None:
+    file = make()
+    parts = [bytes([number % 256]) * (number % 5) for number in range(3_000)]
+    checksum = await file.write(PAGE_BYTES, [memoryview(part) for part in parts])
+    whole = b"".join(parts)
+    assert await file.read(PAGE_BYTES, len(whole)) == (whole, checksum)
+    await file.close()
 
 
-def test_a_write_over_another_leaves_its_neighbours(make: MakeFile) -> None:
-    async def scenario() -> None:
-        file = make()
-        for page in range(3):
-            await file.write(page * PAGE_BYTES, [bytes([page]) * PAGE_BYTES])
-        await file.write(PAGE_BYTES, [b"new"])
-        assert [(await file.read(page * PAGE_BYTES, 3))[0] for page in range(3)] == [
-            b"\0\0\0",
-            b"new",
-            b"\2\2\2",
-        ]
-        await file.close()
-
-    asyncio.run(scenario())
+async def test_a_write_over_another_leaves_its_neighbours(make: MakeFile) -> None:
+    file = make()
+    for page in range(3):
+        await file.write(page * PAGE_BYTES, [bytes([page]) * PAGE_BYTES])
+    await file.write(PAGE_BYTES, [b"new"])
+    assert [(await file.read(page * PAGE_BYTES, 3))[0] for page in range(3)] == [b"\0\0\0", b"new", b"\2\2\2"]
+    await file.close()
 
 
-def test_beyond_its_end_there_are_fewer_bytes(make: MakeFile) -> None:
-    async def scenario() -> None:
-        file = make()
-        await file.write(0, [bytes(PAGE_BYTES)])
-        assert len((await file.read(PAGE_BYTES - 10, 100))[0]) == 10
-        assert (await file.read(5 * PAGE_BYTES, 100))[0] == b""
-        await file.close()
-
-    asyncio.run(scenario())
+async def test_beyond_its_end_there_are_fewer_bytes(make: MakeFile) -> None:
+    file = make()
+    await file.write(0, [bytes(PAGE_BYTES)])
+    assert len((await file.read(PAGE_BYTES - 10, 100))[0]) == 10
+    assert (await file.read(5 * PAGE_BYTES, 100))[0] == b""
+    await file.close()
 
 
 # --- of a folder ------------------------------------------------------------------------------------------------
 
 
-def test_a_start_begins_with_an_empty_file_for_its_owner_alone_and_the_end_removes_it(tmp_path: Path) -> None:
+async def test_a_start_begins_with_an_empty_file_for_its_owner_alone_and_the_end_removes_it(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "above" / "cache"
     folder.parent.mkdir()
 
-    async def scenario() -> None:
-        file = open_disk_file(folder, SystemClock())
-        modes = [path.stat().st_mode & 0o777 for path in (folder, folder / CHUNKS, folder / LOCK)]
-        assert modes == [0o700, 0o600, 0o600]
-        await file.close()
-        assert not (folder / CHUNKS).exists()
-        (folder / CHUNKS).write_bytes(b"left by a killed process")
-        (folder / "another's").write_bytes(b"")
-        again = open_disk_file(folder, SystemClock())
-        assert await again.read(0, 100) == (b"", 0)
-        await again.close()
-        await again.close()
-        assert (folder / "another's").exists()
-
-    asyncio.run(scenario())
+    file = open_disk_file(folder, SystemClock())
+    modes = [path.stat().st_mode & 0o777 for path in (folder, folder / CHUNKS, folder / LOCK)]
+    assert modes == [0o700, 0o600, 0o600]
+    await file.close()
+    assert not (folder / CHUNKS).exists()
+    (folder / CHUNKS).write_bytes(b"left by a killed process")
+    (folder / "another's").write_bytes(b"")
+    again = open_disk_file(folder, SystemClock())
+    assert await again.read(0, 100) == (b"", 0)
+    await again.close()
+    await again.close()
+    assert (folder / "another's").exists()
 
 
 def test_a_link_in_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
@@ -127,7 +110,7 @@ def test_a_link_in_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
     assert kept.read_bytes() == b"precious"
 
 
-def test_a_second_process_is_told_who_has_the_folder_and_what_to_do(tmp_path: Path) -> None:
+async def test_a_second_process_is_told_who_has_the_folder_and_what_to_do(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from cache.chunk_file import open_disk_file; "
         "from tailrace.clock import SystemClock; file = open_disk_file(Path(sys.argv[1]), SystemClock()); "
@@ -145,10 +128,7 @@ def test_a_second_process_is_told_who_has_the_folder_and_what_to_do(tmp_path: Pa
     )
     holder.communicate()
 
-    async def scenario() -> None:
-        await open_disk_file(tmp_path, SystemClock()).close()
-
-    asyncio.run(scenario())
+    await open_disk_file(tmp_path, SystemClock()).close()
 
 
 def test_a_folder_that_cannot_be_made_is_reported_in_one_line(tmp_path: Path) -> None:
@@ -159,7 +139,7 @@ def test_a_folder_that_cannot_be_made_is_reported_in_one_line(tmp_path: Path) ->
         open_disk_file(tmp_path / "file" / "cache", SystemClock())
 
 
-def test_the_file_grows_only_while_the_disk_has_room_for_others(
+async def test_the_file_grows_only_while_the_disk_has_room_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocks = 160
@@ -171,20 +151,17 @@ def test_the_file_grows_only_while_the_disk_has_room_for_others(
 
     monkeypatch.setattr(os, "fstatvfs", shown)
 
-    async def scenario() -> None:
-        file = open_disk_file(tmp_path, SystemClock())
-        await file.write(0, [bytes(PAGE_BYTES)])
-        await file.write(PAGE_BYTES, [b"the last page"])
-        with pytest.raises(OSError, match="are kept free") as refused:
-            await file.write(2 * PAGE_BYTES, [b"more"])
-        assert refused.value.errno == errno.ENOSPC
-        await file.write(0, [b"what is there is overwritten"])
-        await file.close()
-
-    asyncio.run(scenario())
+    file = open_disk_file(tmp_path, SystemClock())
+    await file.write(0, [bytes(PAGE_BYTES)])
+    await file.write(PAGE_BYTES, [b"the last page"])
+    with pytest.raises(OSError, match="are kept free") as refused:
+        await file.write(2 * PAGE_BYTES, [b"more"])
+    assert refused.value.errno == errno.ENOSPC
+    await file.write(0, [b"what is there is overwritten"])
+    await file.close()
 
 
-def test_a_disk_that_hangs_delays_the_end_by_so_long_and_no_longer(
+async def test_a_disk_that_hangs_delays_the_end_by_so_long_and_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers, began = threading.Event(), threading.Event()
@@ -196,38 +173,32 @@ def test_a_disk_that_hangs_delays_the_end_by_so_long_and_no_longer(
 
     monkeypatch.setattr(chunk_file, "read_at", hanging)
 
-    async def scenario() -> None:
-        clock = ManualClock()
-        file = open_disk_file(tmp_path, clock)
-        reading = asyncio.create_task(file.read(0, 1))
-        await asyncio.to_thread(began.wait)
-        closing = asyncio.create_task(file.close())
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert not closing.done()
-        clock.advance(chunk_file.CLOSE_SECONDS)
-        await closing
-        answers.set()
-        await asyncio.gather(reading, return_exceptions=True)
-        await file.close()
-        assert not (tmp_path / CHUNKS).exists()
-
-    asyncio.run(scenario())
+    clock = ManualClock()
+    file = open_disk_file(tmp_path, clock)
+    reading = asyncio.create_task(file.read(0, 1))
+    await asyncio.to_thread(began.wait)
+    closing = asyncio.create_task(file.close())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not closing.done()
+    clock.advance(chunk_file.CLOSE_SECONDS)
+    await closing
+    answers.set()
+    await asyncio.gather(reading, return_exceptions=True)
+    await file.close()
+    assert not (tmp_path / CHUNKS).exists()
 
 
-def test_where_no_thread_can_be_started_the_disk_cannot_be_used(
+async def test_where_no_thread_can_be_started_the_disk_cannot_be_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    async def scenario() -> None:
-        file = open_disk_file(tmp_path, SystemClock())
-        with monkeypatch.context() as limited:
-            limited.setattr(threading.Thread, "start", refused)
-            for call in (file.read(0, 1), file.write(0, [b"x"])):
-                with pytest.raises(OSError, match="can't start new thread"):
-                    await call
-        await file.close()
-
-    asyncio.run(scenario())
+    file = open_disk_file(tmp_path, SystemClock())
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", refused)
+        for call in (file.read(0, 1), file.write(0, [b"x"])):
+            with pytest.raises(OSError, match="can't start new thread"):
+                await call
+    await file.close()

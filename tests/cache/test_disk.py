@@ -21,7 +21,7 @@ from cache.chunk_cache import ChunkCache
 from cache.chunk_file import CHUNKS, ChunkFile, open_disk_file
 from cache.disk import PAUSE_SECONDS, READ_SECONDS, DiskTier, EvictionHistory, open_disk_tier
 from cache.disk_index import PAGE_BYTES, whole_pages
-from cache.observer import DiskRead, DiskWrite, NoObserver, Tier
+from cache.observer import CacheObserver, DiskRead, DiskWrite, Tier
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
 from sequencer.api.agents import Ring
@@ -38,7 +38,7 @@ BROKEN = OSError(errno.EIO, "Input/output error")
 
 
 @dataclass
-class Outcomes(NoObserver):
+class Outcomes(CacheObserver):
     """Counts what the tier reports."""
 
     reads: Counter[DiskRead] = field(default_factory=Counter)
@@ -144,17 +144,14 @@ def test_the_oldest_chunks_make_room_for_new_ones(on_both: Callable[..., None]) 
     on_both(scenario)
 
 
-def test_one_pass_through_old_records_writes_nothing_and_the_second_all_of_them() -> None:
-    async def scenario() -> None:
-        bench = MemoryBench(8)
-        await bench.keep(*range(8), is_old=True)
-        assert bench.outcomes.writes == {}
-        await bench.keep(*range(8), is_old=True)
-        assert bench.outcomes.writes == {DiskWrite.WRITTEN: 8}
-        await bench.keep(*range(8), is_old=True)
-        assert bench.outcomes.writes == {DiskWrite.WRITTEN: 8}, "what is there is not written again"
-
-    asyncio.run(scenario())
+async def test_one_pass_through_old_records_writes_nothing_and_the_second_all_of_them() -> None:
+    bench = MemoryBench(8)
+    await bench.keep(*range(8), is_old=True)
+    assert bench.outcomes.writes == {}
+    await bench.keep(*range(8), is_old=True)
+    assert bench.outcomes.writes == {DiskWrite.WRITTEN: 8}
+    await bench.keep(*range(8), is_old=True)
+    assert bench.outcomes.writes == {DiskWrite.WRITTEN: 8}, "what is there is not written again"
 
 
 def test_the_eviction_history_reaches_about_as_far_back_as_the_disk() -> None:
@@ -165,80 +162,65 @@ def test_the_eviction_history_reaches_about_as_far_back_as_the_disk() -> None:
     assert not left.note("9", 1), "too long ago"
 
 
-def test_a_chunk_that_is_larger_than_the_disk_is_dropped() -> None:
-    async def scenario() -> None:
-        bench = MemoryBench(1)
-        large = ref(1, 3 * SIZE)
-        bench.tier.offer(large.id, ChunkBytes([bytes(3 * SIZE)]), is_old=False)
-        await bench.settle()
-        assert bench.outcomes.writes == {DiskWrite.DROPPED: 1}
-        assert await bench.tier.read(large) is None
-
-    asyncio.run(scenario())
+async def test_a_chunk_that_is_larger_than_the_disk_is_dropped() -> None:
+    bench = MemoryBench(1)
+    large = ref(1, 3 * SIZE)
+    bench.tier.offer(large.id, ChunkBytes([bytes(3 * SIZE)]), is_old=False)
+    await bench.settle()
+    assert bench.outcomes.writes == {DiskWrite.DROPPED: 1}
+    assert await bench.tier.read(large) is None
 
 
-def test_nobody_writes_to_a_chunk_that_is_on_its_way_to_the_disk() -> None:
-    async def scenario() -> None:
-        bench = MemoryBench()
-        chunk = ChunkBytes.fetched(body(1))
-        assert chunk.memory is not None
-        bench.tier.offer(ref(1).id, chunk, is_old=True)
-        assert chunk.memory is not None, "it was not taken"
-        bench.tier.offer(ref(1).id, chunk, is_old=True)
-        assert chunk.memory is None
-        await bench.settle()
-
-    asyncio.run(scenario())
+async def test_nobody_writes_to_a_chunk_that_is_on_its_way_to_the_disk() -> None:
+    bench = MemoryBench()
+    chunk = ChunkBytes.fetched(body(1))
+    assert chunk.memory is not None
+    bench.tier.offer(ref(1).id, chunk, is_old=True)
+    assert chunk.memory is not None, "it was not taken"
+    bench.tier.offer(ref(1).id, chunk, is_old=True)
+    assert chunk.memory is None
+    await bench.settle()
 
 
-def test_a_chunk_that_waits_to_be_written_is_read_from_the_queue() -> None:
-    async def scenario() -> None:
-        bench = MemoryBench()
-        bench.tier.offer(ref(1).id, ChunkBytes.fetched(body(1)), is_old=False)
-        assert bench.tier.has(ref(1).id)
-        assert await bench.read(1) == body(1)
-        assert bench.outcomes.writes[DiskWrite.WRITTEN] == 0
-        await bench.settle()
-        assert await bench.read(1) == body(1)
-        assert bench.outcomes.reads == Counter({DiskRead.HIT: 2})
-
-    asyncio.run(scenario())
+async def test_a_chunk_that_waits_to_be_written_is_read_from_the_queue() -> None:
+    bench = MemoryBench()
+    bench.tier.offer(ref(1).id, ChunkBytes.fetched(body(1)), is_old=False)
+    assert bench.tier.has(ref(1).id)
+    assert await bench.read(1) == body(1)
+    assert bench.outcomes.writes[DiskWrite.WRITTEN] == 0
+    await bench.settle()
+    assert await bench.read(1) == body(1)
+    assert bench.outcomes.reads == Counter({DiskRead.HIT: 2})
 
 
-def test_a_chunk_that_is_removed_while_it_waits_is_not_there_afterwards() -> None:
-    async def scenario() -> None:
-        bench = MemoryBench()
-        bench.file.open.clear()
-        for number in (1, 2):
-            bench.tier.offer(ref(number).id, ChunkBytes.fetched(body(number)), is_old=False)
-        await asyncio.sleep(0)
-        for number in (1, 2):  # the first is being written
-            bench.tier.remove(ref(number).id)
-        bench.file.open.set()
-        await bench.settle()
-        assert await bench.held(range(3)) == []
-        await bench.keep(3)
-        assert await bench.held(range(4)) == [3]
-
-    asyncio.run(scenario())
+async def test_a_chunk_that_is_removed_while_it_waits_is_not_there_afterwards() -> None:
+    bench = MemoryBench()
+    bench.file.open.clear()
+    for number in (1, 2):
+        bench.tier.offer(ref(number).id, ChunkBytes.fetched(body(number)), is_old=False)
+    await asyncio.sleep(0)
+    for number in (1, 2):  # the first is being written
+        bench.tier.remove(ref(number).id)
+    bench.file.open.set()
+    await bench.settle()
+    assert await bench.held(range(3)) == []
+    await bench.keep(3)
+    assert await bench.held(range(4)) == [3]
 
 
-def test_chunks_beyond_the_queue_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_chunks_beyond_the_queue_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_module, "QUEUE_BYTES", 3 * SIZE)
 
-    async def scenario() -> None:
-        bench = MemoryBench()
-        bench.file.open.clear()
-        for number in range(6):
-            bench.tier.offer(ref(number).id, ChunkBytes([body(number)]), is_old=False)
-        bench.file.open.set()
-        await bench.settle()
-        assert bench.outcomes.writes == {DiskWrite.WRITTEN: 3, DiskWrite.DROPPED: 3}
-        assert await bench.held(range(6)) == [0, 1, 2]
-        await bench.keep(7)
-        assert await bench.held(range(8)) == [0, 1, 2, 7]
-
-    asyncio.run(scenario())
+    bench = MemoryBench()
+    bench.file.open.clear()
+    for number in range(6):
+        bench.tier.offer(ref(number).id, ChunkBytes([body(number)]), is_old=False)
+    bench.file.open.set()
+    await bench.settle()
+    assert bench.outcomes.writes == {DiskWrite.WRITTEN: 3, DiskWrite.DROPPED: 3}
+    assert await bench.held(range(6)) == [0, 1, 2]
+    await bench.keep(7)
+    assert await bench.held(range(8)) == [0, 1, 2, 7]
 
 
 @settings(max_examples=60, deadline=None)
@@ -293,30 +275,24 @@ def test_a_chunk_whose_bytes_have_changed_is_not_there_and_is_counted(
     assert [line["event"] for line in said] == ["a chunk on the cache's disk was corrupt"]
 
 
-def test_chunks_of_a_file_that_was_cut_short_are_not_there(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        bench = Bench(open_disk_file(tmp_path, SystemClock()), SystemClock(), 8)
-        await bench.keep(0, 1, 2)
-        os.truncate(tmp_path / CHUNKS, ROOM + 5)
-        assert await bench.held(range(3)) == [0]
-        assert bench.outcomes.reads[DiskRead.CORRUPT] == 2
-        await bench.keep(3)
-        assert await bench.held(range(4)) == [0, 3]
-        await bench.tier.close()
-
-    asyncio.run(scenario())
+async def test_chunks_of_a_file_that_was_cut_short_are_not_there(tmp_path: Path) -> None:
+    bench = Bench(open_disk_file(tmp_path, SystemClock()), SystemClock(), 8)
+    await bench.keep(0, 1, 2)
+    os.truncate(tmp_path / CHUNKS, ROOM + 5)
+    assert await bench.held(range(3)) == [0]
+    assert bench.outcomes.reads[DiskRead.CORRUPT] == 2
+    await bench.keep(3)
+    assert await bench.held(range(4)) == [0, 3]
+    await bench.tier.close()
 
 
-def test_a_file_that_was_removed_is_used_to_the_end(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        bench = Bench(open_disk_file(tmp_path, SystemClock()), SystemClock(), 8)
-        await bench.keep(0)
-        (tmp_path / CHUNKS).unlink()
-        await bench.keep(1)
-        assert await bench.held(range(2)) == [0, 1]
-        await bench.tier.close()
-
-    asyncio.run(scenario())
+async def test_a_file_that_was_removed_is_used_to_the_end(tmp_path: Path) -> None:
+    bench = Bench(open_disk_file(tmp_path, SystemClock()), SystemClock(), 8)
+    await bench.keep(0)
+    (tmp_path / CHUNKS).unlink()
+    await bench.keep(1)
+    assert await bench.held(range(2)) == [0, 1]
+    await bench.tier.close()
 
 
 def test_a_full_disk_takes_no_chunks_for_a_while_and_then_in_the_room_that_it_has(
@@ -384,7 +360,7 @@ def test_a_disk_that_does_not_answer_in_time_is_given_up(said: list[dict[str, ob
     assert [line["cause"] for line in said] == [f"no answer within {READ_SECONDS} s"]
 
 
-def test_a_disk_that_answers_others_meanwhile_is_busy_and_not_given_up() -> None:
+async def test_a_disk_that_answers_others_meanwhile_is_busy_and_not_given_up() -> None:
     class OneAtATime(MemoryChunkFile):
         """Answers a read for each release of `turns`, in order."""
 
@@ -394,41 +370,35 @@ def test_a_disk_that_answers_others_meanwhile_is_busy_and_not_given_up() -> None
             await self.turns.acquire()
             return await super().read(start, length)
 
-    async def scenario() -> None:
-        clock, file = ManualClock(), OneAtATime()
-        bench = Bench(file, clock, 8)
-        await bench.keep(0, 1)
-        readings = [asyncio.create_task(bench.read(number)) for number in range(2)]
-        while len(clock._sleepers) < 2:
-            await asyncio.sleep(0)
-        clock.advance(READ_SECONDS / 2)
-        file.turns.release()
-        assert await readings[0] == body(0)
-        clock.advance(READ_SECONDS / 2)
-        assert await readings[1] is None, "the store is read"
-        assert not bench.tier.is_off
-        file.turns.release()
-        assert await bench.held(range(2)) == [0]
-
-    asyncio.run(scenario())
-
-
-def test_the_end_does_not_wait_for_chunks_that_are_not_written_yet() -> None:
-    async def scenario() -> None:
-        bench = MemoryBench()
-        await bench.keep(0)
-        bench.file.open.clear()
-        for number in (1, 2):
-            bench.tier.offer(ref(number).id, ChunkBytes([body(number)]), is_old=False)
+    clock, file = ManualClock(), OneAtATime()
+    bench = Bench(file, clock, 8)
+    await bench.keep(0, 1)
+    readings = [asyncio.create_task(bench.read(number)) for number in range(2)]
+    while len(clock._sleepers) < 2:
         await asyncio.sleep(0)
-        await bench.tier.close()
-        assert bench.file.is_closed
-        assert await bench.held(range(3)) == []
-        bench.tier.offer(ref(3).id, ChunkBytes([body(3)]), is_old=False)
-        assert bench.tier._writer is None or bench.tier._writer.done()
-        assert bench.outcomes.writes == {DiskWrite.WRITTEN: 1}
+    clock.advance(READ_SECONDS / 2)
+    file.turns.release()
+    assert await readings[0] == body(0)
+    clock.advance(READ_SECONDS / 2)
+    assert await readings[1] is None, "the store is read"
+    assert not bench.tier.is_off
+    file.turns.release()
+    assert await bench.held(range(2)) == [0]
 
-    asyncio.run(scenario())
+
+async def test_the_end_does_not_wait_for_chunks_that_are_not_written_yet() -> None:
+    bench = MemoryBench()
+    await bench.keep(0)
+    bench.file.open.clear()
+    for number in (1, 2):
+        bench.tier.offer(ref(number).id, ChunkBytes([body(number)]), is_old=False)
+    await asyncio.sleep(0)
+    await bench.tier.close()
+    assert bench.file.is_closed
+    assert await bench.held(range(3)) == []
+    bench.tier.offer(ref(3).id, ChunkBytes([body(3)]), is_old=False)
+    assert bench.tier._writer is None or bench.tier._writer.done()
+    assert bench.outcomes.writes == {DiskWrite.WRITTEN: 1}
 
 
 def test_a_file_that_cannot_be_removed_fails_no_end(
@@ -455,70 +425,62 @@ OBJECT = os.urandom(40 * PAGE_BYTES)
 REFS = [ChunkRef(ChunkId("c/mixed/ab/1", number), number * PAGE_BYTES, PAGE_BYTES) for number in range(40)]
 
 
-def test_a_reader_of_more_than_memory_holds_reads_the_store_once_or_twice_and_then_the_disk(
+async def test_a_reader_of_more_than_memory_holds_reads_the_store_once_or_twice_and_then_the_disk(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        store, counted = CountingStore(), Counted()
-        await store.put(REFS[0].id.key, [OBJECT])
-        disk = open_disk_tier(SETTINGS.changed(disk_path=tmp_path), SystemClock(), counted)
-        cache = ChunkCache(store, SETTINGS, lambda: ZoneRing(Ring(1, []), "a", 0), None, counted, disk)
-        assert disk is not None
+    store, counted = CountingStore(), Counted()
+    await store.put(REFS[0].id.key, [OBJECT])
+    disk = open_disk_tier(SETTINGS.changed(disk_path=tmp_path), SystemClock(), counted)
+    cache = ChunkCache(store, SETTINGS, lambda: ZoneRing(Ring(1, []), "a", 0), None, counted, disk)
+    assert disk is not None
 
-        async def read(*, is_catch_up: bool) -> bytes:
-            got = []
-            for chunk in REFS:
-                got.append(bytes_of(await cache.get(chunk, is_catch_up=is_catch_up)))
-                if disk._writer is not None:
-                    await asyncio.gather(disk._writer)
-            return b"".join(got)
-
-        for expected in (40, 80, 80, 80):
-            assert await read(is_catch_up=True) == OBJECT
-            assert sum(store.gets.values()) <= expected
-        assert sum(store.gets.values()) > 70
-        store.gets.clear()
-        assert counted.tiers[Tier.DISK] > 70
+    async def read(*, is_catch_up: bool) -> bytes:
+        got = []
         for chunk in REFS:
-            cache.forget(chunk.id)
-        for _ in range(3):
-            assert await read(is_catch_up=False) == OBJECT
-        assert sum(store.gets.values()) == 40, "a reader of the tail who falls behind costs one GET a chunk"
-        await cache.close()
-        await disk.close()
+            got.append(bytes_of(await cache.get(chunk, is_catch_up=is_catch_up)))
+            if disk._writer is not None:
+                await asyncio.gather(disk._writer)
+        return b"".join(got)
 
-    asyncio.run(scenario())
+    for expected in (40, 80, 80, 80):
+        assert await read(is_catch_up=True) == OBJECT
+        assert sum(store.gets.values()) <= expected
+    assert sum(store.gets.values()) > 70
+    store.gets.clear()
+    assert counted.tiers[Tier.DISK] > 70
+    for chunk in REFS:
+        cache.forget(chunk.id)
+    for _ in range(3):
+        assert await read(is_catch_up=False) == OBJECT
+    assert sum(store.gets.values()) == 40, "a reader of the tail who falls behind costs one GET a chunk"
+    await cache.close()
+    await disk.close()
 
 
-def test_each_chunk_of_a_zone_is_on_the_disk_of_the_agent_that_owns_it() -> None:
-    async def scenario() -> None:
-        store = CountingStore()
-        await store.put(REFS[0].id.key, [OBJECT])
-        agents = cluster(store, ["a", "a"], SETTINGS.changed(peer_timeout_s=60.0))
-        disks = []
-        for agent in agents:
-            disk = DiskTier(MemoryChunkFile(), 1 << 20, SystemClock())
-            with_disk = ChunkCache(
-                store, agent.cache.settings, agent.cache._ring, agent.cache._peers, agent.counted, disk
-            )
-            agent.cache.__dict__.update(with_disk.__dict__)
-            disks.append(disk)
-        for chunk in REFS * 2:
-            assert (
-                bytes_of(await agents[0].cache.get(chunk)) == OBJECT[chunk.start : chunk.start + PAGE_BYTES]
-            )
-            await asyncio.sleep(0)
-        assert sum(store.gets.values()) == 40
-        assert agents[0].counted.tiers[Tier.DISK] > 0
-        for chunk in REFS:
-            assert sum(disk.has(chunk.id) for disk in disks) <= 1
-        assert all(disk.bytes_held > 10 * PAGE_BYTES for disk in disks)
-
-    asyncio.run(scenario())
+async def test_each_chunk_of_a_zone_is_on_the_disk_of_the_agent_that_owns_it() -> None:
+    store = CountingStore()
+    await store.put(REFS[0].id.key, [OBJECT])
+    agents = cluster(store, ["a", "a"], SETTINGS.changed(peer_timeout_s=60.0))
+    disks = []
+    for agent in agents:
+        disk = DiskTier(MemoryChunkFile(), 1 << 20, SystemClock())
+        with_disk = ChunkCache(
+            store, agent.cache.settings, agent.cache._ring, agent.cache._peers, agent.counted, disk
+        )
+        agent.cache.__dict__.update(with_disk.__dict__)
+        disks.append(disk)
+    for chunk in REFS * 2:
+        assert bytes_of(await agents[0].cache.get(chunk)) == OBJECT[chunk.start : chunk.start + PAGE_BYTES]
+        await asyncio.sleep(0)
+    assert sum(store.gets.values()) == 40
+    assert agents[0].counted.tiers[Tier.DISK] > 0
+    for chunk in REFS:
+        assert sum(disk.has(chunk.id) for disk in disks) <= 1
+    assert all(disk.bytes_held > 10 * PAGE_BYTES for disk in disks)
 
 
 def test_without_a_folder_there_is_no_tier(tmp_path: Path) -> None:
-    assert open_disk_tier(CacheSettings(), SystemClock(), NoObserver()) is None
+    assert open_disk_tier(CacheSettings(), SystemClock(), CacheObserver()) is None
     with pytest.raises(ValueError, match="expected room for one chunk"):
         CacheSettings(disk_path=tmp_path)
     with pytest.raises(ValueError, match="expected a folder"):

@@ -106,39 +106,30 @@ def written_values(partition: int) -> list[bytes]:
     return [value(partition, number, place) for number in range(BATCHES) for place in range(3)]
 
 
-def test_readers_of_all_partitions_decode_each_row_group_once(shared: WrittenParquet) -> None:
+async def test_readers_of_all_partitions_decode_each_row_group_once(shared: WrittenParquet) -> None:
     groups = shared.index.header.row_groups
     assert 1 < len(groups) < PARTITIONS, "partitions share row groups, and some lie in two"
 
-    async def whole() -> None:
-        reader = await reader_of(shared)
-        decode = mock.Mock(wraps=parquet_reader._records_of)
-        with mock.patch.object(parquet_reader, "_records_of", decode):
-            runs = [run_of(shared, partition) for partition in range(PARTITIONS)]
-            read = await asyncio.gather(*(read_whole(reader, run, 700, 4) for run in runs))
-        assert read == [written_values(partition) for partition in range(PARTITIONS)]
-        assert decode.call_count == len(groups)
-        await reader.close()
-
-    asyncio.run(whole())
+    reader = await reader_of(shared)
+    decode = mock.Mock(wraps=parquet_reader._records_of)
+    with mock.patch.object(parquet_reader, "_records_of", decode):
+        runs = [run_of(shared, partition) for partition in range(PARTITIONS)]
+        read = await asyncio.gather(*(read_whole(reader, run, 700, 4) for run in runs))
+    assert read == [written_values(partition) for partition in range(PARTITIONS)]
+    assert decode.call_count == len(groups)
+    await reader.close()
 
 
-def test_a_cached_run_is_sent_with_the_requested_epoch(shared: WrittenParquet) -> None:
-    async def whole() -> None:
-        reader = await reader_of(shared)
-        for leader_epoch in (4, 5, 4):
-            assert await read_whole(reader, run_of(shared, 7), 1 << 20, leader_epoch) == written_values(7)
-        await reader.close()
-
-    asyncio.run(whole())
+async def test_a_cached_run_is_sent_with_the_requested_epoch(shared: WrittenParquet) -> None:
+    reader = await reader_of(shared)
+    for leader_epoch in (4, 5, 4):
+        assert await read_whole(reader, run_of(shared, 7), 1 << 20, leader_epoch) == written_values(7)
+    await reader.close()
 
 
-def test_decoded_row_groups_are_kept_within_their_budget(shared: WrittenParquet) -> None:
-    async def whole() -> None:
-        reader = await reader_of(shared, decoded_bytes=16_000)
-        for partition in range(PARTITIONS):
-            assert await read_whole(reader, run_of(shared, partition), 700, 4) == written_values(partition)
-            assert 0 < reader._parquet._decoded.bytes_held <= 16_000
-        await reader.close()
-
-    asyncio.run(whole())
+async def test_decoded_row_groups_are_kept_within_their_budget(shared: WrittenParquet) -> None:
+    reader = await reader_of(shared, decoded_bytes=16_000)
+    for partition in range(PARTITIONS):
+        assert await read_whole(reader, run_of(shared, partition), 700, 4) == written_values(partition)
+        assert 0 < reader._parquet._decoded.bytes_held <= 16_000
+    await reader.close()

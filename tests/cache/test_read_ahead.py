@@ -11,7 +11,7 @@ import pytest
 from bench.cold_reads import Case, Log, read_all, run
 from cache.chunk import ChunkId, ChunkRef
 from cache.chunk_cache import ChunkCache
-from cache.observer import NoObserver, Tier
+from cache.observer import CacheObserver, Tier
 from cache.read_ahead import MAX_PLANNED, UNREAD_SECONDS, ReadAheadWindow
 from cache.read_batches import ReadRequest
 from cache.reader import BatchReader
@@ -64,7 +64,7 @@ def test_a_window_grows_while_gets_hold_its_stream_up_and_stays_where_they_do_no
     assert window.bytes == 10_000
 
 
-class CountedTiers(NoObserver):
+class CountedTiers(CacheObserver):
     """Where the chunks of tail readers came from."""
 
     def __init__(self) -> None:
@@ -146,82 +146,67 @@ class Following:
         await self.cache.close()
 
 
-def test_chunks_that_nobody_asks_for_are_evicted_for_others() -> None:
-    async def whole() -> None:
-        following = Following()
-        cache = following.cache
-        await following.put(range(following.log.objects))
-        for partition in range(16):
-            await following.read(partition, 40)
-        left = [ChunkId(f"mixed/{number}", place) for number in range(160) for place in (0, 1)]
-        unread = [chunk for chunk in left if cache.is_unread(chunk)]
-        assert unread
-        following.clock.advance(UNREAD_SECONDS + 1)
-        await following.read(0, 0)
-        assert not any(map(cache.is_unread, unread)), "abandoned chunks are gone"
-        assert any(map(cache.is_unread, left)), "and their room is used"
-        await following.close()
-
-    asyncio.run(whole())
+async def test_chunks_that_nobody_asks_for_are_evicted_for_others() -> None:
+    following = Following()
+    cache = following.cache
+    await following.put(range(following.log.objects))
+    for partition in range(16):
+        await following.read(partition, 40)
+    left = [ChunkId(f"mixed/{number}", place) for number in range(160) for place in (0, 1)]
+    unread = [chunk for chunk in left if cache.is_unread(chunk)]
+    assert unread
+    following.clock.advance(UNREAD_SECONDS + 1)
+    await following.read(0, 0)
+    assert not any(map(cache.is_unread, unread)), "abandoned chunks are gone"
+    assert any(map(cache.is_unread, left)), "and their room is used"
+    await following.close()
 
 
-def test_read_ahead_takes_at_most_half_of_the_catch_up_share() -> None:
-    async def whole() -> None:
-        following = Following()
-        share = following.cache.settings.catch_up_share * following.cache.settings.memory_bytes
-        await following.put(range(following.log.objects))
-        for partition in range(16):
-            offset = 3 * partition
-            for _ in range(4):
-                offset = await following.read(partition, offset)
-                chunks = [ChunkId(f"mixed/{number}", place) for number in range(160) for place in (0, 1)]
-                unread = sum(map(following.cache.is_unread, chunks)) * following.log.chunk_bytes
-                assert unread <= share / 2
-        await following.close()
-
-    asyncio.run(whole())
+async def test_read_ahead_takes_at_most_half_of_the_catch_up_share() -> None:
+    following = Following()
+    share = following.cache.settings.catch_up_share * following.cache.settings.memory_bytes
+    await following.put(range(following.log.objects))
+    for partition in range(16):
+        offset = 3 * partition
+        for _ in range(4):
+            offset = await following.read(partition, offset)
+            chunks = [ChunkId(f"mixed/{number}", place) for number in range(160) for place in (0, 1)]
+            unread = sum(map(following.cache.is_unread, chunks)) * following.log.chunk_bytes
+            assert unread <= share / 2
+    await following.close()
 
 
-def test_runs_that_were_replaced_cost_a_get_and_nothing_else() -> None:
-    async def whole() -> None:
-        following = Following()
-        await following.put(range(4))  # what stands behind them is gone: compacted, and collected
-        offset = await following.read(0, 0)
-        assert offset == await following.read(0, 0), "what is there is read, whatever was read ahead"
-        end = following.log.runs_from(0, 0, 1 << 30)[-1].end_offset
-        with pytest.raises(ObjectMissing):
-            await following.read(0, end - 1)
-        await following.close()
-
-    asyncio.run(whole())
+async def test_runs_that_were_replaced_cost_a_get_and_nothing_else() -> None:
+    following = Following()
+    await following.put(range(4))  # what stands behind them is gone: compacted, and collected
+    offset = await following.read(0, 0)
+    assert offset == await following.read(0, 0), "what is there is read, whatever was read ahead"
+    end = following.log.runs_from(0, 0, 1 << 30)[-1].end_offset
+    with pytest.raises(ObjectMissing):
+        await following.read(0, end - 1)
+    await following.close()
 
 
 @pytest.mark.parametrize("trouble", [SequencerUnavailable("away"), ZeroDivisionError("a bug")])
-def test_a_sequencer_that_is_away_leaves_readers_as_they_are(trouble: Exception) -> None:
-    async def whole() -> None:
-        following = Following()
-        await following.put(range(following.log.objects))
-        following.trouble = trouble
-        offset = 0
-        for _ in range(5):
-            offset = await following.read(0, offset)
-        following.trouble = None
-        assert offset < await following.read(0, offset)
-        assert following.asked, "it is asked again by the next read"
-        await following.close()
-
-    asyncio.run(whole())
+async def test_a_sequencer_that_is_away_leaves_readers_as_they_are(trouble: Exception) -> None:
+    following = Following()
+    await following.put(range(following.log.objects))
+    following.trouble = trouble
+    offset = 0
+    for _ in range(5):
+        offset = await following.read(0, offset)
+    following.trouble = None
+    assert offset < await following.read(0, offset)
+    assert following.asked, "it is asked again by the next read"
+    await following.close()
 
 
-def test_the_runs_of_an_answer_that_are_kept_are_few() -> None:
-    async def whole() -> None:
-        following = Following()
-        await following.put(range(following.log.objects))
-        await following.read(0, 0, 1 << 30)
-        assert all(
-            each.max_bytes <= MAX_PLANNED * 64 * KIB for asked in following.asked for each in asked.partitions
-        )
-        assert len(following.asked) <= 2
-        await following.close()
-
-    asyncio.run(whole())
+async def test_the_runs_of_an_answer_that_are_kept_are_few() -> None:
+    following = Following()
+    await following.put(range(following.log.objects))
+    await following.read(0, 0, 1 << 30)
+    assert all(
+        each.max_bytes <= MAX_PLANNED * 64 * KIB for asked in following.asked for each in asked.partitions
+    )
+    assert len(following.asked) <= 2
+    await following.close()

@@ -56,28 +56,22 @@ def ref(chunk: int) -> ChunkRef:
     return ChunkRef(ChunkId(str(chunk), 0), 0, CHUNK_BYTES)
 
 
-def test_readers_of_old_records_alone_have_all_of_the_memory() -> None:
-    async def scenario() -> None:
-        watched = Watched()
-        await watched.do(OLD, *range(100))
-        assert watched.held(range(80, 100)) == CHUNKS
-
-    asyncio.run(scenario())
+async def test_readers_of_old_records_alone_have_all_of_the_memory() -> None:
+    watched = Watched()
+    await watched.do(OLD, *range(100))
+    assert watched.held(range(80, 100)) == CHUNKS
 
 
-def test_exactly_the_borrowed_bytes_are_taken_back() -> None:
-    async def scenario() -> None:
-        watched = Watched()
-        await watched.do(OLD, *range(100))
-        await watched.do(UPLOAD, *range(1_000, 1_005))  # a quarter: the fresh share
-        assert watched.held(range(100)) == 15
-        await watched.do(TAIL, *range(2_000, 2_100))
-        assert watched.held(range(100)) == 7, "the share of readers of old records is theirs"
-        assert watched.held(range(1_000, 1_005)) == 5
-        await watched.do(OLD, *range(100, 200))
-        assert watched.held(range(2_000, 2_100)) == 8, "and that of the tail the tail's"
-
-    asyncio.run(scenario())
+async def test_exactly_the_borrowed_bytes_are_taken_back() -> None:
+    watched = Watched()
+    await watched.do(OLD, *range(100))
+    await watched.do(UPLOAD, *range(1_000, 1_005))  # a quarter: the fresh share
+    assert watched.held(range(100)) == 15
+    await watched.do(TAIL, *range(2_000, 2_100))
+    assert watched.held(range(100)) == 7, "the share of readers of old records is theirs"
+    assert watched.held(range(1_000, 1_005)) == 5
+    await watched.do(OLD, *range(100, 200))
+    assert watched.held(range(2_000, 2_100)) == 8, "and that of the tail the tail's"
 
 
 @settings(max_examples=50, deadline=None)

@@ -20,7 +20,7 @@ from sequencer.api.producers import InitProducer
 from sequencer.api.topics import CreateTopic, MetadataRequest
 from sequencer.checkpoint.checkpointer import Checkpointer
 from sequencer.engine.committer import Committer
-from sequencer.observer import NullObserver
+from sequencer.observer import SequencerObserver
 from sequencer.store.draft import Draft
 from sequencer.store.rows import Row, TransactionRow
 from tailrace.object_store.memory import MemoryStore
@@ -307,7 +307,7 @@ def test_a_stalled_committer_that_was_replaced_answers_nothing_more() -> None:
     run(use)
 
 
-class Noted(NullObserver):
+class Noted(SequencerObserver):
     def __init__(self) -> None:
         self.groups: list[int] = []
         self.queued: list[int] = []
@@ -467,30 +467,27 @@ def test_an_error_while_the_lease_expires_is_no_bug(stopped_s: float, error: typ
     run(use)
 
 
-def test_a_stop_while_something_runs_out_warns_nobody() -> None:
-    async def scenario() -> None:
-        clock = ManualClock()
-        store = HookedRowStore(clock)
-        sequencer = Committer(store, clock, SeededEntropy(1))
-        await sequencer.start()
-        is_asked, may_answer, now_ms = asyncio.Event(), asyncio.Event(), store.now_ms
+async def test_a_stop_while_something_runs_out_warns_nobody() -> None:
+    clock = ManualClock()
+    store = HookedRowStore(clock)
+    sequencer = Committer(store, clock, SeededEntropy(1))
+    await sequencer.start()
+    is_asked, may_answer, now_ms = asyncio.Event(), asyncio.Event(), store.now_ms
 
-        async def held() -> int:
-            is_asked.set()
-            await may_answer.wait()
-            return await now_ms()
+    async def held() -> int:
+        is_asked.set()
+        await may_answer.wait()
+        return await now_ms()
 
-        store.now_ms = held  # type: ignore[method-assign]
-        sequencer._expiry._has_expired = lambda now: True  # type: ignore[method-assign]
-        for _ in range(5):
-            await asyncio.sleep(0)
-        clock.advance(1)
-        await is_asked.wait()
-        with capture_logs() as logged:
-            closing = asyncio.create_task(sequencer.close())
-            await asyncio.sleep(0)
-            may_answer.set()
-            await closing
-        assert [each for each in logged if each["log_level"] != "info"] == []
-
-    asyncio.run(scenario())
+    store.now_ms = held  # type: ignore[method-assign]
+    sequencer._expiry._has_expired = lambda now: True  # type: ignore[method-assign]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    clock.advance(1)
+    await is_asked.wait()
+    with capture_logs() as logged:
+        closing = asyncio.create_task(sequencer.close())
+        await asyncio.sleep(0)
+        may_answer.set()
+        await closing
+    assert [each for each in logged if each["log_level"] != "info"] == []

@@ -464,32 +464,29 @@ def test_answers_that_are_forgotten_early_leave_nothing_behind_until_they_would_
     assert sorted(keys) == sorted((row.request_id,) for row in (*answers[:5], *answers[95:]))
 
 
-def test_a_decision_forgets_a_limited_number_of_answers_and_retention_takes_several(
+async def test_a_decision_forgets_a_limited_number_of_answers_and_retention_takes_several(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(repeats, "FORGOTTEN_AT_ONCE", 4)
     refused = REFUSED + UnknownGroup.code.encode()
 
-    async def scenario() -> None:
-        clock = ManualClock()
-        store = MemoryRowStore(clock)
-        epoch = await store.take_committer_lease("fill", "", 1_000)
-        assert epoch is not None
-        added, now = Changes(), clock.wall_ms()
-        for number in range(40):
-            added.put(AnswerRow(UUID(int=number), b"" if number % 2 else refused, now + number))
-        await store.write(added, epoch)
-        await store.release_committer_lease(epoch)
-        sequencer = Committer(store, clock, SeededEntropy(1), SequencerSettings(max_request_answers=10))
-        await sequencer.start()
-        forgotten = counted_deletions(store, AnswerRow)
-        await sequencer.apply_retention(Empty())
-        left = [row.request_id.int for row in sequencer._context.state.all(AnswerRow)]
-        assert sorted(left) == [23, 25, 27, 29, 31, 33, 35, 37, 38, 39]
-        assert max(forgotten) == 4
-        await sequencer.close()
-
-    asyncio.run(scenario())
+    clock = ManualClock()
+    store = MemoryRowStore(clock)
+    epoch = await store.take_committer_lease("fill", "", 1_000)
+    assert epoch is not None
+    added, now = Changes(), clock.wall_ms()
+    for number in range(40):
+        added.put(AnswerRow(UUID(int=number), b"" if number % 2 else refused, now + number))
+    await store.write(added, epoch)
+    await store.release_committer_lease(epoch)
+    sequencer = Committer(store, clock, SeededEntropy(1), SequencerSettings(max_request_answers=10))
+    await sequencer.start()
+    forgotten = counted_deletions(store, AnswerRow)
+    await sequencer.apply_retention(Empty())
+    left = [row.request_id.int for row in sequencer._context.state.all(AnswerRow)]
+    assert sorted(left) == [23, 25, 27, 29, 31, 33, 35, 37, 38, 39]
+    assert max(forgotten) == 4
+    await sequencer.close()
 
 
 def test_answers_of_more_bytes_than_the_bound_are_forgotten_the_oldest_first() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
@@ -69,54 +68,48 @@ async def a_spoiled_log(runs: int) -> AsyncIterator[tuple[Committer, CountingSto
         await sequencer.close()
 
 
-def test_an_answer_looks_at_a_bounded_number_of_runs_and_all_is_found_in_the_end(
+async def test_an_answer_looks_at_a_bounded_number_of_runs_and_all_is_found_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reading, "MAX_SCANNED", MOST)
 
-    async def scenario() -> None:
-        async with a_spoiled_log(RUNS) as (sequencer, store):
-            list_offsets, most = sequencer.list_offsets, 0
+    async with a_spoiled_log(RUNS) as (sequencer, store):
+        list_offsets, most = sequencer.list_offsets, 0
 
-            async def counted(request: OffsetsRequest) -> OffsetsAnswer:
-                nonlocal most
-                before = store.scanned
-                answer = await list_offsets(request)
-                most = max(most, store.scanned - before)
-                return answer
+        async def counted(request: OffsetsRequest) -> OffsetsAnswer:
+            nonlocal most
+            before = store.scanned
+            answer = await list_offsets(request)
+            most = max(most, store.scanned - before)
+            return answer
 
-            monkeypatch.setattr(sequencer, "list_offsets", counted)
-            for timestamp, base_offset in (
-                (RUNS - 1, RUNS - 1),
-                (RUNS, None),
-                (FUTURE, None),
-                (OffsetSpec.MAX_TIMESTAMP, RUNS - 1),
-            ):
-                found = await all_offsets(
-                    sequencer, [OffsetQuery(TOPIC, each, timestamp) for each in range(PARTITIONS)]
-                )
-                assert {each.run and each.run.base_offset for each in found} == {base_offset}
-                assert {each.next_offset for each in found} == {-1}
-            assert RUNS < most <= MOST + reading.LOOK_UPS_AT_ONCE * RUNS
-
-    asyncio.run(scenario())
+        monkeypatch.setattr(sequencer, "list_offsets", counted)
+        for timestamp, base_offset in (
+            (RUNS - 1, RUNS - 1),
+            (RUNS, None),
+            (FUTURE, None),
+            (OffsetSpec.MAX_TIMESTAMP, RUNS - 1),
+        ):
+            found = await all_offsets(
+                sequencer, [OffsetQuery(TOPIC, each, timestamp) for each in range(PARTITIONS)]
+            )
+            assert {each.run and each.run.base_offset for each in found} == {base_offset}
+            assert {each.next_offset for each in found} == {-1}
+        assert RUNS < most <= MOST + reading.LOOK_UPS_AT_ONCE * RUNS
 
 
-def test_one_long_look_up_is_stopped_and_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_long_look_up_is_stopped_and_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MAX_SCANNED", MOST)
 
-    async def scenario() -> None:
-        async with a_spoiled_log(3 * MOST) as (sequencer, store):
-            last = 3 * MOST - 1
-            for timestamp in (last, OffsetSpec.MAX_TIMESTAMP):
-                query = OffsetQuery(TOPIC, 0, timestamp)
-                before = store.scanned
-                (first,) = (await sequencer.list_offsets(OffsetsRequest([query]))).results
-                assert (store.scanned - before, first.next_offset) == (MOST, MOST)
-                (found,) = await all_offsets(sequencer, [query])
-                assert found.run is not None and found.run.base_offset == last
-
-    asyncio.run(scenario())
+    async with a_spoiled_log(3 * MOST) as (sequencer, store):
+        last = 3 * MOST - 1
+        for timestamp in (last, OffsetSpec.MAX_TIMESTAMP):
+            query = OffsetQuery(TOPIC, 0, timestamp)
+            before = store.scanned
+            (first,) = (await sequencer.list_offsets(OffsetsRequest([query]))).results
+            assert (store.scanned - before, first.next_offset) == (MOST, MOST)
+            (found,) = await all_offsets(sequencer, [query])
+            assert found.run is not None and found.run.base_offset == last
 
 
 class BusyStore(MemoryRowStore):
@@ -132,22 +125,19 @@ class BusyStore(MemoryRowStore):
         return await super().run_of_max_timestamp(topic_id, partition, from_offset, max_scanned, end_offset)
 
 
-def test_the_latest_timestamp_is_found_while_a_later_record_is_committed() -> None:
-    async def scenario() -> None:
-        clock = ManualClock()
-        store = BusyStore(clock)
-        sequencer = Committer(store, clock, SeededEntropy(1))
-        await sequencer.start()
-        bench = Bench(Opened(sequencer, clock))
-        await bench.prepare()
-        await bench.commit(batch(1, at=T0))
+async def test_the_latest_timestamp_is_found_while_a_later_record_is_committed() -> None:
+    clock = ManualClock()
+    store = BusyStore(clock)
+    sequencer = Committer(store, clock, SeededEntropy(1))
+    await sequencer.start()
+    bench = Bench(Opened(sequencer, clock))
+    await bench.prepare()
+    await bench.commit(batch(1, at=T0))
 
-        async def commit() -> None:
-            await bench.commit(batch(1, at=T0 + 1))
+    async def commit() -> None:
+        await bench.commit(batch(1, at=T0 + 1))
 
-        store.commit_meanwhile = commit  # type: ignore[method-assign]
-        found = await bench.look_up(OffsetSpec.MAX_TIMESTAMP)
-        assert found.run is not None and found.run.base_offset == 1 and found.high_watermark == 2
-        await sequencer.close()
-
-    asyncio.run(scenario())
+    store.commit_meanwhile = commit  # type: ignore[method-assign]
+    found = await bench.look_up(OffsetSpec.MAX_TIMESTAMP)
+    assert found.run is not None and found.run.base_offset == 1 and found.high_watermark == 2
+    await sequencer.close()

@@ -24,7 +24,7 @@ from sequencer.client import SequencerClient
 from sequencer.engine.committer import Committer
 from sequencer.http import SequencerPages
 from sequencer.methods import METHODS
-from sequencer.observer import NullObserver
+from sequencer.observer import SequencerObserver
 from sequencer.recovery.bucket_scan import read_checkpoints
 from sequencer.server import SequencerServer, ServerSettings
 from sequencer.store.row_store import LONGEST_LEASE_MS, DatabaseIdentity
@@ -82,7 +82,7 @@ class SlowLoads(HookedRowStore):
         return await super().load()
 
 
-class NotedCalls(NullObserver):
+class NotedCalls(SequencerObserver):
     """Keeps which calls were answered, at which end."""
 
     def __init__(self) -> None:

@@ -34,70 +34,55 @@ async def agents(
     await sequencer.close()
 
 
-def test_the_end_of_a_suspected_agents_lease_is_logged_with_its_id_and_address() -> None:
-    async def scenario() -> None:
-        async with agents(2) as (sequencer, clock, (first, _)):
-            suspected = AgentRef(first.broker_id, first.epoch)
-            with capture_logs() as logs:
-                clock.advance(first.silence_ms / 1000 - 0.1)
-                await sequencer.suspect_agent(suspected)
-                assert not logs, "it was heard of not long ago"
-                clock.advance(0.1)
-                await sequencer.suspect_agent(suspected)
-                await sequencer.suspect_agent(suspected)
-            (line,) = logs
-            assert line["event"] == f"agent {first.broker_id} is silent: its lease ends"
-            assert (line["log_level"], line["address"]) == ("warning", "h0:9092")
-            assert line["silent_s"] == first.silence_ms / 1000
-
-    asyncio.run(scenario())
+async def test_the_end_of_a_suspected_agents_lease_is_logged_with_its_id_and_address() -> None:
+    async with agents(2) as (sequencer, clock, (first, _)):
+        suspected = AgentRef(first.broker_id, first.epoch)
+        with capture_logs() as logs:
+            clock.advance(first.silence_ms / 1000 - 0.1)
+            await sequencer.suspect_agent(suspected)
+            assert not logs, "it was heard of not long ago"
+            clock.advance(0.1)
+            await sequencer.suspect_agent(suspected)
+            await sequencer.suspect_agent(suspected)
+        (line,) = logs
+        assert line["event"] == f"agent {first.broker_id} is silent: its lease ends"
+        assert (line["log_level"], line["address"]) == ("warning", "h0:9092")
+        assert line["silent_s"] == first.silence_ms / 1000
 
 
-def test_some_of_very_many_agents_that_fall_silent_together_are_named() -> None:
-    async def scenario() -> None:
-        async with agents(100) as (sequencer, clock, leases):
-            with capture_logs() as logs:
-                assert await living_after(sequencer, clock, leases[0].lease_ms) == 0
-            assert len(logs) == NAMED_AT_ONCE + 1
-            assert logs[-1]["event"] == "more agents are silent: their leases end"
-            assert logs[-1]["agents"] == 100 - NAMED_AT_ONCE
-
-    asyncio.run(scenario())
+async def test_some_of_very_many_agents_that_fall_silent_together_are_named() -> None:
+    async with agents(100) as (sequencer, clock, leases):
+        with capture_logs() as logs:
+            assert await living_after(sequencer, clock, leases[0].lease_ms) == 0
+        assert len(logs) == NAMED_AT_ONCE + 1
+        assert logs[-1]["event"] == "more agents are silent: their leases end"
+        assert logs[-1]["agents"] == 100 - NAMED_AT_ONCE
 
 
-def test_after_an_outage_agents_have_a_whole_lease_to_find_the_committer() -> None:
-    async def scenario() -> None:
-        clock = ManualClock()
-        store = MemoryRowStore(clock)
-        async with agents(1, clock, store) as (_, _, (agent,)):
-            pass
+async def test_after_an_outage_agents_have_a_whole_lease_to_find_the_committer() -> None:
+    clock = ManualClock()
+    store = MemoryRowStore(clock)
+    async with agents(1, clock, store) as (_, _, (agent,)):
+        pass
+    clock.advance(60)
+    async with agents(0, clock, store) as (sequencer, _, _):
+        assert await living_after(sequencer, clock, agent.lease_ms - 1) == 1
+        assert await living_after(sequencer, clock, 1_000) == 0
+
+
+async def test_a_committer_that_was_stopped_takes_nobody_for_silent() -> None:
+    async with agents(1) as (sequencer, clock, (agent,)):
         clock.advance(60)
-        async with agents(0, clock, store) as (sequencer, _, _):
-            assert await living_after(sequencer, clock, agent.lease_ms - 1) == 1
-            assert await living_after(sequencer, clock, 1_000) == 0
-
-    asyncio.run(scenario())
-
-
-def test_a_committer_that_was_stopped_takes_nobody_for_silent() -> None:
-    async def scenario() -> None:
-        async with agents(1) as (sequencer, clock, (agent,)):
-            clock.advance(60)
-            assert await living_after(sequencer, clock, agent.lease_ms) == 1
-            assert await living_after(sequencer, clock, 1_000) == 0
-
-    asyncio.run(scenario())
+        assert await living_after(sequencer, clock, agent.lease_ms) == 1
+        assert await living_after(sequencer, clock, 1_000) == 0
 
 
 @pytest.mark.parametrize(
     "settings", [SequencerSettings(agent_lease_ms=1_000), SequencerSettings(committer_lease_ms=60_000)]
 )
-def test_a_committer_that_seldom_looks_finds_who_is_silent(settings: SequencerSettings) -> None:
-    async def scenario() -> None:
-        async with agents(1, settings=settings) as (sequencer, clock, _):
-            assert await living_after(sequencer, clock, 60_000) == 0
-
-    asyncio.run(scenario())
+async def test_a_committer_that_seldom_looks_finds_who_is_silent(settings: SequencerSettings) -> None:
+    async with agents(1, settings=settings) as (sequencer, clock, _):
+        assert await living_after(sequencer, clock, 60_000) == 0
 
 
 async def living_after(sequencer: Committer, clock: ManualClock, ms: int) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from fastcrc.crc32 import iscsi as crc32c
 
 from cache.disk import READ_SECONDS, DiskTier
-from cache.observer import DiskRead, NoObserver
+from cache.observer import CacheObserver, DiskRead
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy
 
@@ -62,7 +62,7 @@ class SimulatedDisk:
             await self._clock.sleep(2 * READ_SECONDS)
 
 
-class CountedReads(NoObserver):
+class CountedReads(CacheObserver):
     """Counts the chunks that all disks returned."""
 
     def __init__(self) -> None:

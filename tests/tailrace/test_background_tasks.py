@@ -37,19 +37,16 @@ def test_cancellation_ends_a_keeper() -> None:
         raise asyncio.CancelledError
 
 
-def test_cancelled_tasks_have_ended_and_none_is_skipped() -> None:
+async def test_cancelled_tasks_have_ended_and_none_is_skipped() -> None:
     async def fail_when_cancelled() -> None:
         try:
             await asyncio.Event().wait()
         finally:
             raise OSError("while ending")
 
-    async def scenario() -> None:
-        tasks = [asyncio.create_task(asyncio.Event().wait()), asyncio.create_task(fail_when_cancelled())]
-        await asyncio.sleep(0)
-        await cancel_and_wait(None, *tasks)
-        assert all(task.done() for task in tasks)
-        await cancel_and_wait(*tasks)
-        await cancel_and_wait()
-
-    asyncio.run(scenario())
+    tasks = [asyncio.create_task(asyncio.Event().wait()), asyncio.create_task(fail_when_cancelled())]
+    await asyncio.sleep(0)
+    await cancel_and_wait(None, *tasks)
+    assert all(task.done() for task in tasks)
+    await cancel_and_wait(*tasks)
+    await cancel_and_wait()

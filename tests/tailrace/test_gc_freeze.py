@@ -72,24 +72,21 @@ def test_garbage_is_freed_before_a_load_is_frozen() -> None:
     assert dropped() is None
 
 
-def test_the_rows_of_a_database_are_left_alone_as_they_are_loaded(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        url = f"sqlite:///{tmp_path}/rows.db"
-        store = open_row_store(url, clock=ManualClock(), entropy=SeededEntropy(1))
-        await store.open()
-        epoch = await store.take_committer_lease("test", "", 60_000)
-        assert epoch is not None
-        changes = Changes()
-        for row in partitions():
-            changes.put(row)
-        await store.write(changes, epoch)
-        before = left_alone_before()
-        rows = await store.load()
-        assert len(rows[PartitionRow]) == ROWS
-        assert gc.get_freeze_count() - before >= ROWS, "each row has a list and an id at least"
-        await store.close()
-
-    asyncio.run(scenario())
+async def test_the_rows_of_a_database_are_left_alone_as_they_are_loaded(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/rows.db"
+    store = open_row_store(url, clock=ManualClock(), entropy=SeededEntropy(1))
+    await store.open()
+    epoch = await store.take_committer_lease("test", "", 60_000)
+    assert epoch is not None
+    changes = Changes()
+    for row in partitions():
+        changes.put(row)
+    await store.write(changes, epoch)
+    before = left_alone_before()
+    rows = await store.load()
+    assert len(rows[PartitionRow]) == ROWS
+    assert gc.get_freeze_count() - before >= ROWS, "each row has a list and an id at least"
+    await store.close()
 
 
 def test_a_small_load_is_left_to_the_collector() -> None:

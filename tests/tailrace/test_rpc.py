@@ -156,19 +156,16 @@ def test_a_call_without_an_answer_times_out_and_its_late_answer_is_ignored() -> 
     with_server(use)
 
 
-def test_a_wait_that_expires_in_the_moment_in_which_it_is_over_is_no_error() -> None:
-    async def run() -> None:
-        complaints: list[dict[str, Any]] = []
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
-        shared: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        own = following(shared)
-        shared.set_result(1)
-        own.set_exception(TimeoutError())
-        with pytest.raises(TimeoutError):
-            await own
-        assert complaints == []
-
-    asyncio.run(run())
+async def test_a_wait_that_expires_in_the_moment_in_which_it_is_over_is_no_error() -> None:
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
+    shared: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    own = following(shared)
+    shared.set_result(1)
+    own.set_exception(TimeoutError())
+    with pytest.raises(TimeoutError):
+        await own
+    assert complaints == []
 
 
 def test_calls_beyond_the_bound_in_flight_wait_for_a_slot_within_their_time() -> None:
@@ -417,44 +414,38 @@ def test_a_closing_server_answers_what_runs_and_takes_nothing_new() -> None:
     with_server(use)
 
 
-def test_a_lost_connection_fails_what_waits_and_the_next_call_connects_again() -> None:
-    async def run() -> None:
-        clock, entropy, desk = SystemClock(), SeededEntropy(1), Desk()
-        server = RpcServer(desk.handle, clock=clock, entropy=entropy)
-        link = SimulatedLink(server, clock=clock, entropy=entropy)
-        client = RpcClient(link, clock=clock, entropy=entropy)
-        waiting = asyncio.create_task(client.call("wait", Number(1), Number, PATIENCE_SECONDS))
-        while not desk.asked:
-            await asyncio.sleep(0)
-        link.cut()
-        with pytest.raises(LinkDown):
-            await waiting
-        assert (await client.call("add", Number(1), Number, PATIENCE_SECONDS))[0].value == 2
-        desk.gate.set()
-        await client.close()
-        await server.close()
-
-    asyncio.run(run())
+async def test_a_lost_connection_fails_what_waits_and_the_next_call_connects_again() -> None:
+    clock, entropy, desk = SystemClock(), SeededEntropy(1), Desk()
+    server = RpcServer(desk.handle, clock=clock, entropy=entropy)
+    link = SimulatedLink(server, clock=clock, entropy=entropy)
+    client = RpcClient(link, clock=clock, entropy=entropy)
+    waiting = asyncio.create_task(client.call("wait", Number(1), Number, PATIENCE_SECONDS))
+    while not desk.asked:
+        await asyncio.sleep(0)
+    link.cut()
+    with pytest.raises(LinkDown):
+        await waiting
+    assert (await client.call("add", Number(1), Number, PATIENCE_SECONDS))[0].value == 2
+    desk.gate.set()
+    await client.close()
+    await server.close()
 
 
-def test_while_a_peer_is_away_calls_fail_at_once_and_attempts_get_rarer() -> None:
-    async def run() -> None:
-        clock, entropy, desk = ManualClock(), SeededEntropy(1), Desk()
-        server = RpcServer(desk.handle, clock=clock, entropy=entropy)
-        link = SimulatedLink(server, clock=clock, entropy=entropy, weather=Weather(is_down=True))
-        client = RpcClient(link, clock=clock, entropy=entropy, min_backoff_s=1, max_backoff_s=8)
-        for _ in range(3):
-            with pytest.raises(LinkDown, match="refused"):
-                await client.call("add", Number(1), Number, PATIENCE_SECONDS)
-            with pytest.raises(LinkDown, match="tried again in"):
-                await client.call("add", Number(1), Number, PATIENCE_SECONDS)
-            clock.advance(8)
-        link.weather.is_down = False
-        assert (await client.call("add", Number(1), Number, PATIENCE_SECONDS))[0].value == 2
-        await client.close()
-        await server.close()
-
-    asyncio.run(run())
+async def test_while_a_peer_is_away_calls_fail_at_once_and_attempts_get_rarer() -> None:
+    clock, entropy, desk = ManualClock(), SeededEntropy(1), Desk()
+    server = RpcServer(desk.handle, clock=clock, entropy=entropy)
+    link = SimulatedLink(server, clock=clock, entropy=entropy, weather=Weather(is_down=True))
+    client = RpcClient(link, clock=clock, entropy=entropy, min_backoff_s=1, max_backoff_s=8)
+    for _ in range(3):
+        with pytest.raises(LinkDown, match="refused"):
+            await client.call("add", Number(1), Number, PATIENCE_SECONDS)
+        with pytest.raises(LinkDown, match="tried again in"):
+            await client.call("add", Number(1), Number, PATIENCE_SECONDS)
+        clock.advance(8)
+    link.weather.is_down = False
+    assert (await client.call("add", Number(1), Number, PATIENCE_SECONDS))[0].value == 2
+    await client.close()
+    await server.close()
 
 
 class SilentPeer:
@@ -485,41 +476,32 @@ class SilentPeer:
                 await asyncio.sleep(0)
 
 
-def test_a_peer_that_falls_silent_is_left_within_two_and_a_half_seconds() -> None:
-    async def run() -> None:
-        async with SilentPeer() as peer:
-            peer.link.weather.loss = 1.0  # a process that is stopped: its connections stay
-            await peer.pass_time(1.9)
-            assert not peer.call.done()
-            await peer.pass_time(0.6)
-            assert peer.call.done()
-            with pytest.raises(LinkDown, match="the peer is silent"):
-                await peer.call
-            assert peer.client._connection is None
-
-    asyncio.run(run())
+async def test_a_peer_that_falls_silent_is_left_within_two_and_a_half_seconds() -> None:
+    async with SilentPeer() as peer:
+        peer.link.weather.loss = 1.0  # a process that is stopped: its connections stay
+        await peer.pass_time(1.9)
+        assert not peer.call.done()
+        await peer.pass_time(0.6)
+        assert peer.call.done()
+        with pytest.raises(LinkDown, match="the peer is silent"):
+            await peer.call
+        assert peer.client._connection is None
 
 
-def test_a_peer_that_takes_long_but_lives_keeps_its_connection() -> None:
-    async def run() -> None:
-        async with SilentPeer() as peer:
-            await peer.pass_time(50)
-            peer.desk.gate.set()
-            assert (await peer.call)[0].value == 2
-            assert peer.desk.asked == [1]  # no handler sees the questions
-
-    asyncio.run(run())
+async def test_a_peer_that_takes_long_but_lives_keeps_its_connection() -> None:
+    async with SilentPeer() as peer:
+        await peer.pass_time(50)
+        peer.desk.gate.set()
+        assert (await peer.call)[0].value == 2
+        assert peer.desk.asked == [1]  # no handler sees the questions
 
 
-def test_a_caller_that_was_stopped_itself_does_not_take_its_peer_for_dead() -> None:
-    async def run() -> None:
-        async with SilentPeer() as peer:
-            for _ in range(4):
-                await peer.pass_time(12, step=12)
-            peer.desk.gate.set()
-            assert (await peer.call)[0].value == 2
-
-    asyncio.run(run())
+async def test_a_caller_that_was_stopped_itself_does_not_take_its_peer_for_dead() -> None:
+    async with SilentPeer() as peer:
+        for _ in range(4):
+            await peer.pass_time(12, step=12)
+        peer.desk.gate.set()
+        assert (await peer.call)[0].value == 2
 
 
 @pytest.mark.parametrize("is_taken", [False, True])
@@ -792,23 +774,20 @@ def test_garbage_closes_its_connection_and_nothing_else() -> None:
     with_server(use)
 
 
-def test_an_answer_that_is_no_answer_ends_the_connection() -> None:
-    async def run() -> None:
-        async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read(10)
-            writer.write(b"\x00\x00\x00\x07\x00\x01\x00\x00\x00\x00\xc1")
-            await reader.read()
-            writer.close()
+async def test_an_answer_that_is_no_answer_ends_the_connection() -> None:
+    async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(b"\x00\x00\x00\x07\x00\x01\x00\x00\x00\x00\xc1")
+        await reader.read()
+        writer.close()
 
-        server = await asyncio.start_server(babble, "127.0.0.1", 0)
-        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        client = RpcClient(TcpLink(address), clock=SystemClock(), entropy=SystemEntropy())
-        with pytest.raises(LinkDown, match="no header"):
-            await client.call("add", Number(1), Number, PATIENCE_SECONDS)
-        await client.close()
-        server.close()
-
-    asyncio.run(run())
+    server = await asyncio.start_server(babble, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    client = RpcClient(TcpLink(address), clock=SystemClock(), entropy=SystemEntropy())
+    with pytest.raises(LinkDown, match="no header"):
+        await client.call("add", Number(1), Number, PATIENCE_SECONDS)
+    await client.close()
+    server.close()
 
 
 @settings(deadline=None, max_examples=300, derandomize=True)

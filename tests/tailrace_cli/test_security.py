@@ -212,21 +212,18 @@ def test_a_folder_of_before_is_closed_and_a_folder_of_others_is_left_alone(
     assert mode(others / SECRET) == 0o600
 
 
-def test_files_are_looked_at_again_after_an_unforeseen_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        clock, looks = ManualClock(), 0
+async def test_files_are_looked_at_again_after_an_unforeseen_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, looks = ManualClock(), 0
 
-        def look(_: LoadedSecurity) -> None:
-            nonlocal looks
-            looks += 1
-            raise KeyError("a bug")
+    def look(_: LoadedSecurity) -> None:
+        nonlocal looks
+        looks += 1
+        raise KeyError("a bug")
 
-        monkeypatch.setattr(LoadedSecurity, "refresh", look)
-        async with kept_current(clock, CollectorRegistry(), LoadedSecurity(SecurityFiles())):
-            for _ in range(3):
-                await asyncio.sleep(0)
-                clock.advance(REFRESH_SECONDS)
+    monkeypatch.setattr(LoadedSecurity, "refresh", look)
+    async with kept_current(clock, CollectorRegistry(), LoadedSecurity(SecurityFiles())):
+        for _ in range(3):
             await asyncio.sleep(0)
-        assert looks == 3
-
-    asyncio.run(scenario())
+            clock.advance(REFRESH_SECONDS)
+        await asyncio.sleep(0)
+    assert looks == 3

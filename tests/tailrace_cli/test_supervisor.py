@@ -114,20 +114,17 @@ def test_a_killed_child_is_restarted_and_all_end_on_a_signal() -> None:
     assert first != second
 
 
-def test_a_child_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
+async def test_a_child_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
     program = tmp_path / "child"
 
-    async def scenario() -> None:
-        started = asyncio.Event()
-        plan = ChildPlan("late", (str(program),), {})
-        supervisor = Supervisor(HastyClock(), [plan], on_start=lambda *_: started.set())
-        running = asyncio.create_task(supervisor.run())
-        for _ in range(20):
-            await asyncio.sleep(0)
-        program.symlink_to("/bin/cat")
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await started.wait()
-            supervisor.stop()
-            await running
-
-    asyncio.run(scenario())
+    started = asyncio.Event()
+    plan = ChildPlan("late", (str(program),), {})
+    supervisor = Supervisor(HastyClock(), [plan], on_start=lambda *_: started.set())
+    running = asyncio.create_task(supervisor.run())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    program.symlink_to("/bin/cat")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await started.wait()
+        supervisor.stop()
+        await running

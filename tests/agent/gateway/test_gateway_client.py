@@ -47,29 +47,26 @@ def client_of(
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
-def test_a_request_whose_answer_is_late_holds_its_memory_until_it_is_made(is_cancelled: bool) -> None:
-    async def scenario() -> None:
-        clock, budget, reply = ManualClock(), MemoryBudget(1 << 20), Reply.deferred()
+async def test_a_request_whose_answer_is_late_holds_its_memory_until_it_is_made(is_cancelled: bool) -> None:
+    clock, budget, reply = ManualClock(), MemoryBudget(1 << 20), Reply.deferred()
 
-        async def dispatch(*_: object) -> Reply:
-            return reply
+    async def dispatch(*_: object) -> Reply:
+        return reply
 
-        asking = asyncio.ensure_future(client_of(dispatch, clock, budget).ask(ProduceRequest()))
-        await settle()
-        if is_cancelled:
-            asking.cancel()
-        else:
-            clock.advance(ANSWER_SECONDS + 1)
-        with pytest.raises(asyncio.CancelledError if is_cancelled else HttpRefusal):
-            await asking
-        assert budget.used > 0, "a buffer still holds its bytes"
-        reply.made(None)
-        assert budget.used == 0
-
-    asyncio.run(scenario())
+    asking = asyncio.ensure_future(client_of(dispatch, clock, budget).ask(ProduceRequest()))
+    await settle()
+    if is_cancelled:
+        asking.cancel()
+    else:
+        clock.advance(ANSWER_SECONDS + 1)
+    with pytest.raises(asyncio.CancelledError if is_cancelled else HttpRefusal):
+        await asking
+    assert budget.used > 0, "a buffer still holds its bytes"
+    reply.made(None)
+    assert budget.used == 0
 
 
-def test_long_requests_and_responses_leave_the_loop_to_others() -> None:
+async def test_long_requests_and_responses_leave_the_loop_to_others() -> None:
     names = [f"t{number}" for number in range(10 * STEP)]
     response = MetadataResponse(topics=[MetadataResponseTopic(name=name) for name in names])
     request = MetadataRequest([MetadataRequestTopic(name=name) for name in names])
@@ -77,14 +74,11 @@ def test_long_requests_and_responses_leave_the_loop_to_others() -> None:
     async def dispatch(*_: object) -> Reply:
         return Reply(encode_response(0, ApiKey.METADATA, APIS[ApiKey.METADATA].served.last, response))
 
-    async def scenario() -> None:
-        asking = client_of(dispatch, ManualClock(), MemoryBudget(64 << 20)).ask(request)
-        assert await passes_of(asking) >= 20
-
-    asyncio.run(scenario())
+    asking = client_of(dispatch, ManualClock(), MemoryBudget(64 << 20)).ask(request)
+    assert await passes_of(asking) >= 20
 
 
-def test_a_reader_that_leaves_while_its_records_are_decoded_gives_their_memory_back() -> None:
+async def test_a_reader_that_leaves_while_its_records_are_decoded_gives_their_memory_back() -> None:
     given_back: list[bool] = []
     partitions = [PartitionData(partition_index=number) for number in range(10 * STEP)]
     response = FetchResponse(responses=[FetchableTopicResponse("t", partitions=partitions)])
@@ -93,15 +87,12 @@ def test_a_reader_that_leaves_while_its_records_are_decoded_gives_their_memory_b
         parts = encode_response(0, ApiKey.FETCH, 12, response)
         return Reply(parts, on_sent=lambda: given_back.append(True))
 
-    async def scenario() -> None:
-        client = client_of(dispatch, ManualClock(), MemoryBudget(64 << 20))
-        holding = asyncio.ensure_future(client.hold(FetchRequest()))
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert not holding.done()
-        holding.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await holding
-        assert given_back == [True]
-
-    asyncio.run(scenario())
+    client = client_of(dispatch, ManualClock(), MemoryBudget(64 << 20))
+    holding = asyncio.ensure_future(client.hold(FetchRequest()))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not holding.done()
+    holding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await holding
+    assert given_back == [True]

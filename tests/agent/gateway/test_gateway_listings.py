@@ -102,13 +102,10 @@ async def _seconds_until_cut(monkeypatch: pytest.MonkeyPatch, *, others_wait: bo
     return seconds, str(gone.value)
 
 
-def test_a_reader_that_stops_is_cut_off_soon_while_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        assert await _seconds_until_cut(monkeypatch, others_wait=False) == (30, "stalled")
-        found = await _seconds_until_cut(monkeypatch, others_wait=True)
-        assert found == (PRESSURE_SECONDS + 1, "others wait for memory")
-
-    asyncio.run(scenario())
+async def test_a_reader_that_stops_is_cut_off_soon_while_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await _seconds_until_cut(monkeypatch, others_wait=False) == (30, "stalled")
+    found = await _seconds_until_cut(monkeypatch, others_wait=True)
+    assert found == (PRESSURE_SECONDS + 1, "others wait for memory")
 
 
 def test_a_listing_that_waits_for_the_gateways_memory_holds_none_of_the_agents(

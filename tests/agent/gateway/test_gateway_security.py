@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import ssl
@@ -320,7 +319,7 @@ def test_requests_that_any_web_page_could_make_a_browser_send_are_refused(tmp_pa
     run_served(scenario, tmp_path)
 
 
-def test_with_authorities_of_clients_only_a_certificate_of_theirs_lets_in(tmp_path: Path) -> None:
+async def test_with_authorities_of_clients_only_a_certificate_of_theirs_lets_in(tmp_path: Path) -> None:
     authority = Authority.make()
     files = authority.files(tmp_path / "server", "127.0.0.1")
     tls = Tls("gateway", files, minimum=ssl.TLSVersion.TLSv1_2)
@@ -332,12 +331,9 @@ def test_with_authorities_of_clients_only_a_certificate_of_theirs_lets_in(tmp_pa
             context.load_cert_chain(mine.certificate, mine.key)
         return context
 
-    async def scenario() -> None:
-        async with wired_agent(tmp_path) as wired, served(wired, tls=tls.server_context) as there:
-            assert (await there.get("/topics", ssl=presenting(authority)))["data"] == []
-            for stranger in (None, Authority.make("another")):
-                with pytest.raises(aiohttp.ClientError):
-                    await there.get("/topics", ssl=presenting(stranger))
-            assert (await there.get("/topics", ssl=presenting(authority)))["data"] == []
-
-    asyncio.run(scenario())
+    async with wired_agent(tmp_path) as wired, served(wired, tls=tls.server_context) as there:
+        assert (await there.get("/topics", ssl=presenting(authority)))["data"] == []
+        for stranger in (None, Authority.make("another")):
+            with pytest.raises(aiohttp.ClientError):
+                await there.get("/topics", ssl=presenting(stranger))
+        assert (await there.get("/topics", ssl=presenting(authority)))["data"] == []

@@ -127,31 +127,28 @@ def test_a_large_answer_is_what_the_codec_gives() -> None:
     run(scenario)
 
 
-def test_cached_answers_stay_within_their_limit() -> None:
-    async def scenario() -> None:
-        answers, made = AnswerCache(max_bytes=10), []
+async def test_cached_answers_stay_within_their_limit() -> None:
+    answers, made = AnswerCache(max_bytes=10), []
 
-        async def get(asked: str, length: int) -> None:
-            async def make() -> bytes:
-                made.append(asked)
-                return bytes(length)
+    async def get(asked: str, length: int) -> None:
+        async def make() -> bytes:
+            made.append(asked)
+            return bytes(length)
 
-            assert len(await answers.get(asked, make)) == length
+        assert len(await answers.get(asked, make)) == length
 
-        for asked, length in (
-            ("a", 4),
-            ("b", 4),
-            ("a", 4),
-            ("c", 4),
-            ("a", 4),
-            ("b", 4),
-            ("too large", 11),
-            ("b", 4),
-        ):
-            await get(asked, length)
-        assert made == ["a", "b", "c", "b", "too large"]
-
-    asyncio.run(scenario())
+    for asked, length in (
+        ("a", 4),
+        ("b", 4),
+        ("a", 4),
+        ("c", 4),
+        ("a", 4),
+        ("b", 4),
+        ("too large", 11),
+        ("b", 4),
+    ):
+        await get(asked, length)
+    assert made == ["a", "b", "c", "b", "too large"]
 
 
 def test_clients_of_zones_without_agents_share_one_answer() -> None:

@@ -42,60 +42,51 @@ def queries(*producers: int) -> list[CurrentTransactionQuery]:
     return [CurrentTransactionQuery(UUID(int=1), 0, each, 0) for each in producers]
 
 
-def test_queries_made_during_a_call_go_together_into_the_next() -> None:
-    async def scenario() -> None:
-        sequencer = SlowSequencer()
-        transactions = CurrentTransactions(cast(Sequencer, sequencer))
+async def test_queries_made_during_a_call_go_together_into_the_next() -> None:
+    sequencer = SlowSequencer()
+    transactions = CurrentTransactions(cast(Sequencer, sequencer))
 
-        async def numbers(*producers: int) -> list[int]:
-            return [each.number for each in await transactions.of(queries(*producers))]
+    async def numbers(*producers: int) -> list[int]:
+        return [each.number for each in await transactions.of(queries(*producers))]
 
-        first = asyncio.ensure_future(numbers(1))
+    first = asyncio.ensure_future(numbers(1))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    later = [asyncio.ensure_future(numbers(*each)) for each in ((2, 3), (4,), (5, 6))]
+    for _ in range(5):
         await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        later = [asyncio.ensure_future(numbers(*each)) for each in ((2, 3), (4,), (5, 6))]
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert sequencer.calls == [[1]]
-        later.pop(1).cancel()  # a connection that has gone
-        sequencer.may_answer.set()
-        assert await asyncio.gather(first, *later) == [[10], [20, 30], [50, 60]]
-        assert sequencer.calls == [[1], [2, 3, 4, 5, 6]]
-        assert await numbers(7) == [70]
-
-    asyncio.run(scenario())
+    assert sequencer.calls == [[1]]
+    later.pop(1).cancel()  # a connection that has gone
+    sequencer.may_answer.set()
+    assert await asyncio.gather(first, *later) == [[10], [20, 30], [50, 60]]
+    assert sequencer.calls == [[1], [2, 3, 4, 5, 6]]
+    assert await numbers(7) == [70]
 
 
-def test_concurrent_queries_are_divided_into_calls_of_bounded_size() -> None:
-    async def scenario() -> None:
-        sequencer = SlowSequencer()
-        transactions = CurrentTransactions(cast(Sequencer, sequencer))
-        sequencer.may_answer.set()
-        sizes = [1, QUERIES_IN_A_CALL - 1, 1, QUERIES_IN_A_CALL // 2, QUERIES_IN_A_CALL, 2]
-        asked = [queries(*range(first, first + size)) for first, size in enumerate(sizes)]
-        answers = await asyncio.gather(*map(transactions.of, asked))
-        for of_one, given in zip(asked, answers, strict=True):
-            assert [10 * each.producer_id for each in of_one] == [each.number for each in given]
-        sent = [len(call) for call in sequencer.calls]
-        assert sent == [QUERIES_IN_A_CALL, 1 + QUERIES_IN_A_CALL // 2, QUERIES_IN_A_CALL, 2]
-
-    asyncio.run(scenario())
+async def test_concurrent_queries_are_divided_into_calls_of_bounded_size() -> None:
+    sequencer = SlowSequencer()
+    transactions = CurrentTransactions(cast(Sequencer, sequencer))
+    sequencer.may_answer.set()
+    sizes = [1, QUERIES_IN_A_CALL - 1, 1, QUERIES_IN_A_CALL // 2, QUERIES_IN_A_CALL, 2]
+    asked = [queries(*range(first, first + size)) for first, size in enumerate(sizes)]
+    answers = await asyncio.gather(*map(transactions.of, asked))
+    for of_one, given in zip(asked, answers, strict=True):
+        assert [10 * each.producer_id for each in of_one] == [each.number for each in given]
+    sent = [len(call) for call in sequencer.calls]
+    assert sent == [QUERIES_IN_A_CALL, 1 + QUERIES_IN_A_CALL // 2, QUERIES_IN_A_CALL, 2]
 
 
-def test_an_error_goes_to_all_waiting_callers_and_to_no_later_one() -> None:
-    async def scenario() -> None:
-        sequencer = SlowSequencer()
-        transactions = CurrentTransactions(cast(Sequencer, sequencer))
-        sequencer.fails = True
-        sequencer.may_answer.set()
-        both: list[Any] = await asyncio.gather(
-            transactions.of(queries(1)), transactions.of(queries(2)), return_exceptions=True
-        )
-        assert all(isinstance(each, SequencerUnavailable) for each in both)
-        assert sequencer.calls == [[1, 2]]
-        with pytest.raises(SequencerUnavailable):
-            await transactions.of(queries(3))
-        sequencer.fails = False
-        assert [each.number for each in await transactions.of(queries(4))] == [40]
-
-    asyncio.run(scenario())
+async def test_an_error_goes_to_all_waiting_callers_and_to_no_later_one() -> None:
+    sequencer = SlowSequencer()
+    transactions = CurrentTransactions(cast(Sequencer, sequencer))
+    sequencer.fails = True
+    sequencer.may_answer.set()
+    both: list[Any] = await asyncio.gather(
+        transactions.of(queries(1)), transactions.of(queries(2)), return_exceptions=True
+    )
+    assert all(isinstance(each, SequencerUnavailable) for each in both)
+    assert sequencer.calls == [[1, 2]]
+    with pytest.raises(SequencerUnavailable):
+        await transactions.of(queries(3))
+    sequencer.fails = False
+    assert [each.number for each in await transactions.of(queries(4))] == [40]

@@ -28,27 +28,21 @@ def test_answered_below_stops_at_the_first_unanswered_number() -> None:
     assert opened.answered_below == 3
 
 
-def test_a_session_waits_for_every_number_of_the_sessions_before_it_also_past_one_without_any() -> None:
-    async def scenario() -> None:
-        first = session(1)
-        number = first.take_number()
-        third = session(3, session(2, first))
-        waiting = asyncio.ensure_future(third.predecessors_answered())
-        retiring = asyncio.ensure_future(first.all_answered())
-        await settle()
-        assert not waiting.done() and not retiring.done()
-        first.answered(number)
-        await settle()
-        assert waiting.done() and retiring.done()
-
-    asyncio.run(scenario())
+async def test_a_session_waits_for_every_number_of_the_sessions_before_it_also_past_one_without_any() -> None:
+    first = session(1)
+    number = first.take_number()
+    third = session(3, session(2, first))
+    waiting = asyncio.ensure_future(third.predecessors_answered())
+    retiring = asyncio.ensure_future(first.all_answered())
+    await settle()
+    assert not waiting.done() and not retiring.done()
+    first.answered(number)
+    await settle()
+    assert waiting.done() and retiring.done()
 
 
-def test_a_session_with_nothing_before_it_waits_for_nobody() -> None:
-    async def scenario() -> None:
-        alone = session(1)
-        alone.take_number()
-        await alone.predecessors_answered()
-        await session(2, session(1)).all_answered()
-
-    asyncio.run(scenario())
+async def test_a_session_with_nothing_before_it_waits_for_nobody() -> None:
+    alone = session(1)
+    alone.take_number()
+    await alone.predecessors_answered()
+    await session(2, session(1)).all_answered()

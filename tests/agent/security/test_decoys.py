@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 from agent.catalog import Catalog
@@ -26,13 +25,8 @@ async def salt(agent: int, *shared: bytes, user: str = "nobody") -> bytes:
     return step.token.split(b",")[1]
 
 
-def test_agents_with_one_secret_give_an_unknown_user_one_salt() -> None:
-    async def scenario() -> None:
-        assert await salt(1, b"", SECRET) == await salt(2, b"", SECRET)
-        assert await salt(1, SECRET) != await salt(1, SECRET, user="else")
-        assert await salt(1, SECRET) != await salt(1, b"another secret"), (
-            "none can compute it without the secret"
-        )
-        assert await salt(1) != await salt(2), "without a secret nothing is shared"
-
-    asyncio.run(scenario())
+async def test_agents_with_one_secret_give_an_unknown_user_one_salt() -> None:
+    assert await salt(1, b"", SECRET) == await salt(2, b"", SECRET)
+    assert await salt(1, SECRET) != await salt(1, SECRET, user="else")
+    assert await salt(1, SECRET) != await salt(1, b"another secret"), "none can compute it without the secret"
+    assert await salt(1) != await salt(2), "without a secret nothing is shared"

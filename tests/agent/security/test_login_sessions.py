@@ -47,25 +47,22 @@ def context(clock: ManualClock, login: Login) -> ListenerContext:
     (0, ErrorCode.SASL_AUTHENTICATION_FAILED, 0),
     (-5, ErrorCode.SASL_AUTHENTICATION_FAILED, 0),
 ])  # fmt: skip
-def test_a_token_that_has_ended_when_it_was_checked_is_no_login_without_an_end(
+async def test_a_token_that_has_ended_when_it_was_checked_is_no_login_without_an_end(
     left_ms: int, error: ErrorCode, lifetime_ms: int
 ) -> None:
-    async def scenario() -> None:
-        clock, client = ManualClock(), connection()
-        client._budget, client._limits = SimpleNamespace(largest=1 << 20), None  # type: ignore[assignment]
-        session = context(clock, Login("alice", expires_ms=clock.wall_ms() + left_ms)).session()
+    clock, client = ManualClock(), connection()
+    client._budget, client._limits = SimpleNamespace(largest=1 << 20), None  # type: ignore[assignment]
+    session = context(clock, Login("alice", expires_ms=clock.wall_ms() + left_ms)).session()
 
-        async def asked(key: ApiKey, version: int, request: Any) -> Any:
-            sent = memoryview(b"".join(encode_request(7, key, version, request)))[4:]
-            asking = asyncio.ensure_future(session(sent, client))
-            await settle()
-            if not asking.done():
-                clock.advance(0.001)  # a client whose login failed is told later
-            reply = await asking
-            return decode_response(key, version, memoryview(b"".join(reply.parts or ()))[4:])[1]
+    async def asked(key: ApiKey, version: int, request: Any) -> Any:
+        sent = memoryview(b"".join(encode_request(7, key, version, request)))[4:]
+        asking = asyncio.ensure_future(session(sent, client))
+        await settle()
+        if not asking.done():
+            clock.advance(0.001)  # a client whose login failed is told later
+        reply = await asking
+        return decode_response(key, version, memoryview(b"".join(reply.parts or ()))[4:])[1]
 
-        await asked(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("OAUTHBEARER"))
-        answer = await asked(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(b"token"))
-        assert (answer.error_code, answer.session_lifetime_ms) == (error, lifetime_ms)
-
-    asyncio.run(scenario())
+    await asked(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("OAUTHBEARER"))
+    answer = await asked(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(b"token"))
+    assert (answer.error_code, answer.session_lifetime_ms) == (error, lifetime_ms)

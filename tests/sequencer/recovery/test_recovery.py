@@ -678,7 +678,7 @@ def test_counters_continue_above_all_that_was_given_out() -> None:
     run(use)
 
 
-def test_a_cluster_is_found_beside_objects_of_other_programs() -> None:
+async def test_a_cluster_is_found_beside_objects_of_other_programs() -> None:
     class Shared(MemoryStore):
         """A bucket with keys that no object of ours may have."""
 
@@ -688,11 +688,8 @@ def test_a_cluster_is_found_beside_objects_of_other_programs() -> None:
                 return ["/", "c/", "\u00fcbersicht/"]
             return await super().list_prefixes(prefix)
 
-    async def scenario() -> None:
-        bucket = Shared(ManualClock())
-        await bucket.put("c/meta/1/head", [b"x"])
-        assert await find_cluster(bucket, None) == await find_cluster(bucket, "c") == "c"
-        with pytest.raises(RecoveryRefused, match="'d'; it has \\['c'\\]"):
-            await find_cluster(bucket, "d")
-
-    asyncio.run(scenario())
+    bucket = Shared(ManualClock())
+    await bucket.put("c/meta/1/head", [b"x"])
+    assert await find_cluster(bucket, None) == await find_cluster(bucket, "c") == "c"
+    with pytest.raises(RecoveryRefused, match="'d'; it has \\['c'\\]"):
+        await find_cluster(bucket, "d")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 import pytest
 
@@ -74,69 +72,57 @@ def mark(log: Log, lease: HeldLease, before: int, end: int, size: int = 7) -> Ma
         (COMPACT, KeyDrops(3, 1), "clean below 0"),
     ],
 )
-def test_a_swap_that_drops_what_it_must_not_is_refused(
+async def test_a_swap_that_drops_what_it_must_not_is_refused(
     configs: dict[str, str], drops: KeyDrops, why: str
 ) -> None:
-    async def scenario() -> None:
-        log, clock, _ = await opened(configs)
-        async with held_lease(log.sequencer, clock, holder="a") as lease:
-            result = await rewritten(log, lease)
-            with pytest.raises(SwapRefused, match=why):
-                await log.sequencer.swap(swap_of(result, lease, drops))
-            assert (await log.runs("t"))[0].object_id != result.object.object_id
-
-    asyncio.run(scenario())
+    log, clock, _ = await opened(configs)
+    async with held_lease(log.sequencer, clock, holder="a") as lease:
+        result = await rewritten(log, lease)
+        with pytest.raises(SwapRefused, match=why):
+            await log.sequencer.swap(swap_of(result, lease, drops))
+        assert (await log.runs("t"))[0].object_id != result.object.object_id
 
 
-def test_a_swap_may_drop_tombstones_where_the_log_is_clean_and_is_applied_once() -> None:
-    async def scenario() -> None:
-        log, clock, _ = await opened(COMPACT)
-        async with held_lease(log.sequencer, clock, holder="a") as lease:
+async def test_a_swap_may_drop_tombstones_where_the_log_is_clean_and_is_applied_once() -> None:
+    log, clock, _ = await opened(COMPACT)
+    async with held_lease(log.sequencer, clock, holder="a") as lease:
+        await log.sequencer.mark_clean(mark(log, lease, 0, 2))
+        asked = swap_of(await rewritten(log, lease), lease, KeyDrops(3, 2))
+        first = await log.sequencer.swap(asked)
+        assert await log.sequencer.swap(asked) == first
+        assert (await log.runs("t"))[0].object_id == asked.object.object_id
+
+
+async def test_the_clean_end_rises_from_where_the_pass_began_and_a_retry_changes_nothing() -> None:
+    log, clock, _ = await opened(COMPACT)
+    async with held_lease(log.sequencer, clock, holder="a") as lease:
+        for _ in range(2):
             await log.sequencer.mark_clean(mark(log, lease, 0, 2))
-            asked = swap_of(await rewritten(log, lease), lease, KeyDrops(3, 2))
-            first = await log.sequencer.swap(asked)
-            assert await log.sequencer.swap(asked) == first
-            assert (await log.runs("t"))[0].object_id == asked.object.object_id
-
-    asyncio.run(scenario())
-
-
-def test_the_clean_end_rises_from_where_the_pass_began_and_a_retry_changes_nothing() -> None:
-    async def scenario() -> None:
-        log, clock, _ = await opened(COMPACT)
-        async with held_lease(log.sequencer, clock, holder="a") as lease:
-            for _ in range(2):
-                await log.sequencer.mark_clean(mark(log, lease, 0, 2))
-            assert [(each.clean_end, each.clean_bytes) for each in await points(log)] == [(2, 7), (0, 0)]
-            for before, end in ((0, 3), (2, 1), (2, 4)):
-                with pytest.raises(SwapRefused):
-                    await log.sequencer.mark_clean(mark(log, lease, before, end))
-            with pytest.raises(InvalidRequest, match="at least 0"):
-                await log.sequencer.mark_clean(mark(log, lease, 2, 3, -1))
-            with pytest.raises(SwapRefused, match="lease"):
-                await log.sequencer.mark_clean(
-                    msgspec.structs.replace(mark(log, lease, 2, 3), lease_epoch=lease.epoch + 1)
-                )
-            change = AlterConfig(
-                ConfigScope.TOPIC, "t", [ConfigChange("cleanup.policy", ConfigOperation.SET, "delete")]
+        assert [(each.clean_end, each.clean_bytes) for each in await points(log)] == [(2, 7), (0, 0)]
+        for before, end in ((0, 3), (2, 1), (2, 4)):
+            with pytest.raises(SwapRefused):
+                await log.sequencer.mark_clean(mark(log, lease, before, end))
+        with pytest.raises(InvalidRequest, match="at least 0"):
+            await log.sequencer.mark_clean(mark(log, lease, 2, 3, -1))
+        with pytest.raises(SwapRefused, match="lease"):
+            await log.sequencer.mark_clean(
+                msgspec.structs.replace(mark(log, lease, 2, 3), lease_epoch=lease.epoch + 1)
             )
-            await log.sequencer.alter_config(change)
-            with pytest.raises(SwapRefused, match="not compacted by key"):
-                await log.sequencer.mark_clean(mark(log, lease, 2, 3))
-
-    asyncio.run(scenario())
-
-
-def test_a_deleted_topic_takes_its_clean_ends_with_it() -> None:
-    async def scenario() -> None:
-        log, clock, rows = await opened(COMPACT)
-        async with held_lease(log.sequencer, clock, holder="a") as lease:
-            await log.sequencer.mark_clean(mark(log, lease, 0, 2))
-            await log.sequencer.delete_topic(DeleteTopic(log.topics["t"].topic_id))
+        change = AlterConfig(
+            ConfigScope.TOPIC, "t", [ConfigChange("cleanup.policy", ConfigOperation.SET, "delete")]
+        )
+        await log.sequencer.alter_config(change)
+        with pytest.raises(SwapRefused, match="not compacted by key"):
             await log.sequencer.mark_clean(mark(log, lease, 2, 3))
-            with pytest.raises(UnknownTopic):
-                await points(log)
-            await log.sequencer.apply_retention(Empty())
-            assert (await rows.load())[CleanedRow] == []
 
-    asyncio.run(scenario())
+
+async def test_a_deleted_topic_takes_its_clean_ends_with_it() -> None:
+    log, clock, rows = await opened(COMPACT)
+    async with held_lease(log.sequencer, clock, holder="a") as lease:
+        await log.sequencer.mark_clean(mark(log, lease, 0, 2))
+        await log.sequencer.delete_topic(DeleteTopic(log.topics["t"].topic_id))
+        await log.sequencer.mark_clean(mark(log, lease, 2, 3))
+        with pytest.raises(UnknownTopic):
+            await points(log)
+        await log.sequencer.apply_retention(Empty())
+        assert (await rows.load())[CleanedRow] == []

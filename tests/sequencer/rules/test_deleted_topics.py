@@ -127,87 +127,73 @@ async def a_world() -> AsyncIterator[World]:
     await world.sequencer.close()
 
 
-def test_a_deletion_is_one_row_and_nothing_of_the_topic_is_seen_after_it() -> None:
-    async def scenario() -> None:
-        async with a_world() as world:
-            sequencer, topic = world.sequencer, world.topic
-            assert (await world.rows_of(topic)).keys() == {kind.__name__ for kind in KINDS}
-            kept = await world.rows_of(topic)
-            await sequencer.delete_topic(DeleteTopic(topic))
-            assert await world.rows_of(topic) == kept
-            assert not any(row.topic_id == topic for row in sequencer._view.state.all(TopicRow))
-            assert not (await sequencer.fetch_offsets(FetchOffsets("g0", None))).positions
-            named = (await sequencer.fetch_offsets(FetchOffsets("g0", [(topic, 0)]))).positions
-            assert named == [OffsetPosition(topic, 0, -1, -1, "", is_unknown=True)]
-            assert not (await sequencer.lags(LagsRequest())).lags
-            described = (await sequencer.transactions(TransactionsRequest(["open"]))).transactions
-            assert [each.partitions for each in described] == [[]]
-            assert check_hot_rows(sequencer._view.state) == []
-
-    asyncio.run(scenario())
+async def test_a_deletion_is_one_row_and_nothing_of_the_topic_is_seen_after_it() -> None:
+    async with a_world() as world:
+        sequencer, topic = world.sequencer, world.topic
+        assert (await world.rows_of(topic)).keys() == {kind.__name__ for kind in KINDS}
+        kept = await world.rows_of(topic)
+        await sequencer.delete_topic(DeleteTopic(topic))
+        assert await world.rows_of(topic) == kept
+        assert not any(row.topic_id == topic for row in sequencer._view.state.all(TopicRow))
+        assert not (await sequencer.fetch_offsets(FetchOffsets("g0", None))).positions
+        named = (await sequencer.fetch_offsets(FetchOffsets("g0", [(topic, 0)]))).positions
+        assert named == [OffsetPosition(topic, 0, -1, -1, "", is_unknown=True)]
+        assert not (await sequencer.lags(LagsRequest())).lags
+        described = (await sequencer.transactions(TransactionsRequest(["open"]))).transactions
+        assert [each.partitions for each in described] == [[]]
+        assert check_hot_rows(sequencer._view.state) == []
 
 
-def test_a_transaction_that_is_open_across_the_deletion_ends_and_leaves_no_position() -> None:
-    async def scenario() -> None:
-        async with a_world() as world:
-            await world.sequencer.delete_topic(DeleteTopic(world.topic))
-            await world.sequencer.end_transaction(EndTransaction(world.open, True, False))
+async def test_a_transaction_that_is_open_across_the_deletion_ends_and_leaves_no_position() -> None:
+    async with a_world() as world:
+        await world.sequencer.delete_topic(DeleteTopic(world.topic))
+        await world.sequencer.end_transaction(EndTransaction(world.open, True, False))
+        left = await world.rows_of(world.topic)
+        assert "OpenRangeRow" not in left and "PendingOffsetRow" not in left
+        await world.sequencer.apply_retention(Empty())
+        assert not await world.rows_of(world.topic)
+
+
+async def test_rows_of_a_deleted_topic_go_in_bounded_steps_and_its_partitions_last() -> None:
+    async with a_world() as world:
+        await world.sequencer.delete_topic(DeleteTopic(world.topic))
+        written = world.store.writes
+        kept = sum((await world.rows_of(world.topic)).values())
+        seen: list[dict[str, int]] = []
+        removing = asyncio.create_task(world.sequencer.apply_retention(Empty()))
+        while not removing.done():
             left = await world.rows_of(world.topic)
-            assert "OpenRangeRow" not in left and "PendingOffsetRow" not in left
-            await world.sequencer.apply_retention(Empty())
-            assert not await world.rows_of(world.topic)
-
-    asyncio.run(scenario())
-
-
-def test_rows_of_a_deleted_topic_go_in_bounded_steps_and_its_partitions_last() -> None:
-    async def scenario() -> None:
-        async with a_world() as world:
-            await world.sequencer.delete_topic(DeleteTopic(world.topic))
-            written = world.store.writes
-            kept = sum((await world.rows_of(world.topic)).values())
-            seen: list[dict[str, int]] = []
-            removing = asyncio.create_task(world.sequencer.apply_retention(Empty()))
-            while not removing.done():
-                left = await world.rows_of(world.topic)
-                assert left.get("PartitionRow") == PARTITIONS or left.keys() <= {"PartitionRow"}
-                assert check_hot_rows(world.sequencer._view.state) == []
-                seen.append(left)
-                await asyncio.sleep(0)
-            await removing
-            assert not await world.rows_of(world.topic)
-            assert world.store.writes - written >= kept // 4
-            totals = [sum(left.values()) for left in seen]
-            assert max(before - after for before, after in itertools.pairwise(totals)) <= 4
-
-    asyncio.run(scenario())
+            assert left.get("PartitionRow") == PARTITIONS or left.keys() <= {"PartitionRow"}
+            assert check_hot_rows(world.sequencer._view.state) == []
+            seen.append(left)
+            await asyncio.sleep(0)
+        await removing
+        assert not await world.rows_of(world.topic)
+        assert world.store.writes - written >= kept // 4
+        totals = [sum(left.values()) for left in seen]
+        assert max(before - after for before, after in itertools.pairwise(totals)) <= 4
 
 
-def test_a_deletion_visits_no_partition_of_other_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_deletion_visits_no_partition_of_other_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once all have been visited at the beginning of the term."""
 
-    async def scenario() -> None:
-        async with a_world() as world:
-            sequencer, state = world.sequencer, world.sequencer._view.state
-            other = await sequencer.create_topic(CreateTopic("other", 3, {}))
-            await sequencer.apply_retention(Empty())
-            later = await sequencer.create_topic(CreateTopic("later", 2, {}))
-            visited: list[type[Row]] = []
-            for name in ("keys", "all", "by_key"):
-                visit = getattr(state, name)
-                monkeypatch.setattr(
-                    state, name, lambda kind, visit=visit: (visited.append(kind), visit(kind))[1]
-                )
-            for topic_id in (world.topic, later.topic_id):
-                await sequencer.delete_topic(DeleteTopic(topic_id))
-                for _ in range(2):
-                    await sequencer.apply_retention(Empty())
-                assert not await world.rows_of(topic_id)
-            assert PartitionRow not in visited
-            assert await world.rows_of(other.topic_id) == {"PartitionRow": 3}
-            assert sequencer._view.maintenance.deleted_topics == {}
-
-    asyncio.run(scenario())
+    async with a_world() as world:
+        sequencer, state = world.sequencer, world.sequencer._view.state
+        other = await sequencer.create_topic(CreateTopic("other", 3, {}))
+        await sequencer.apply_retention(Empty())
+        later = await sequencer.create_topic(CreateTopic("later", 2, {}))
+        visited: list[type[Row]] = []
+        for name in ("keys", "all", "by_key"):
+            visit = getattr(state, name)
+            monkeypatch.setattr(state, name, lambda kind, visit=visit: (visited.append(kind), visit(kind))[1])
+        for topic_id in (world.topic, later.topic_id):
+            await sequencer.delete_topic(DeleteTopic(topic_id))
+            for _ in range(2):
+                await sequencer.apply_retention(Empty())
+            assert not await world.rows_of(topic_id)
+        assert PartitionRow not in visited
+        assert await world.rows_of(other.topic_id) == {"PartitionRow": 3}
+        assert sequencer._view.maintenance.deleted_topics == {}
 
 
 def test_of_other_topics_no_row_is_visited_but_the_positions_of_open_transactions() -> None:
@@ -232,97 +218,82 @@ def test_of_other_topics_no_row_is_visited_but_the_positions_of_open_transaction
     assert looked_through == [PendingOffsetRow]
 
 
-def test_a_topic_with_a_row_that_cannot_be_removed_keeps_its_partitions_and_others_go(
+async def test_a_topic_with_a_row_that_cannot_be_removed_keeps_its_partitions_and_others_go(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     remove = deleted_topics.remove
 
-    async def scenario() -> None:
-        async with a_world() as world:
-            stuck, topic = world.topic, (await world.sequencer.create_topic(CreateTopic("u", 3, {}))).topic_id
+    async with a_world() as world:
+        stuck, topic = world.topic, (await world.sequencer.create_topic(CreateTopic("u", 3, {}))).topic_id
 
-            def contradicts(draft: Draft, rows: Sequence[deleted_topics.RowKey]) -> Any:
-                assert (CleanedRow, (stuck, 0)) not in rows, "the rows contradict each other"
-                return remove(draft, rows)
+        def contradicts(draft: Draft, rows: Sequence[deleted_topics.RowKey]) -> Any:
+            assert (CleanedRow, (stuck, 0)) not in rows, "the rows contradict each other"
+            return remove(draft, rows)
 
-            monkeypatch.setattr(deleted_topics, "remove", contradicts)
-            for gone in (stuck, topic):
-                await world.sequencer.delete_topic(DeleteTopic(gone))
-            for _ in range(4):
-                with pytest.raises(RequestFailed, match="contradict"):
-                    await world.sequencer.apply_retention(Empty())
-            assert not await world.rows_of(topic)
-            left = await world.rows_of(stuck)
-            assert left["PartitionRow"] == PARTITIONS and left["CleanedRow"] == 1
-
-    asyncio.run(scenario())
-
-
-def test_a_partition_stays_as_long_as_it_has_runs() -> None:
-    async def scenario() -> None:
-        async with a_world() as world:
-            await world.sequencer.delete_topic(DeleteTopic(world.topic))
-            state, gone = world.sequencer._view.state, {world.topic: PARTITIONS}
-            empty = [(PartitionRow, (world.topic, number)) for number in (4, 5)]
-            assert await emptied_partitions(state, world.store, gone) == empty
-            await world.sequencer.apply_retention(Empty())
-            assert await emptied_partitions(state, world.store, gone) == []
-            assert not (await world.store.statistics()).runs
-
-    asyncio.run(scenario())
-
-
-def test_a_later_committer_finds_what_the_one_before_left() -> None:
-    async def scenario() -> None:
-        async with a_world() as world:
-            await world.sequencer.delete_topic(DeleteTopic(world.topic))
-            removing = asyncio.create_task(world.sequencer.apply_retention(Empty()))
-            kept = await world.rows_of(world.topic)
-            while (left := await world.rows_of(world.topic)) == kept:
-                await asyncio.sleep(0)
-            assert left
-            await cancel_and_wait(removing)
-            await world.sequencer.close()
-            world.sequencer = world.another(2)
-            await world.sequencer.start()
-            await world.sequencer.apply_retention(Empty())
-            assert not await world.rows_of(world.topic)
-            held = await world.sequencer.statistics(Empty())
-            counted = await world.store.statistics()
-            assert (held.runs, held.objects) == (counted.runs, counted.objects)
-            assert held.runs == 0
-
-    asyncio.run(scenario())
-
-
-def test_a_topic_of_the_same_name_keeps_what_is_its_own() -> None:
-    async def scenario() -> None:
-        async with a_world() as world:
-            gone = world.topic
+        monkeypatch.setattr(deleted_topics, "remove", contradicts)
+        for gone in (stuck, topic):
             await world.sequencer.delete_topic(DeleteTopic(gone))
-            again = await world.sequencer.create_topic(CreateTopic("t", PARTITIONS, {}))
-            where = [OffsetPosition(again.topic_id, 0, 0, 0, "")]
-            await world.sequencer.commit_offsets(CommitOffsets("g0", -1, -1, -1, "", where))
-            page = await world.sequencer.fetch_offsets(FetchOffsets("g0", None))
-            assert [(each.topic_id, each.offset) for each in page.positions] == [(again.topic_id, 0)]
-            await world.sequencer.apply_retention(Empty())
-            assert not await world.rows_of(gone)
-            assert await world.rows_of(again.topic_id) == {"PartitionRow": PARTITIONS, "GroupOffsetRow": 1}
-            assert (await world.sequencer.fetch_offsets(FetchOffsets("g0", None))) == page
-
-    asyncio.run(scenario())
+        for _ in range(4):
+            with pytest.raises(RequestFailed, match="contradict"):
+                await world.sequencer.apply_retention(Empty())
+        assert not await world.rows_of(topic)
+        left = await world.rows_of(stuck)
+        assert left["PartitionRow"] == PARTITIONS and left["CleanedRow"] == 1
 
 
-def test_rows_deleted_together_with_other_writes_are_found_too() -> None:
-    async def scenario() -> None:
-        async with a_world() as world:
-            where = [OffsetPosition(world.topic, 5, 7, 0, "")]
-            await asyncio.gather(
-                world.sequencer.commit_offsets(CommitOffsets("late", -1, -1, -1, "", where)),
-                world.sequencer.delete_topic(DeleteTopic(world.topic)),
-                world.sequencer.delete_group(GroupRef("g1")),
-            )
-            await world.sequencer.apply_retention(Empty())
-            assert not await world.rows_of(world.topic)
+async def test_a_partition_stays_as_long_as_it_has_runs() -> None:
+    async with a_world() as world:
+        await world.sequencer.delete_topic(DeleteTopic(world.topic))
+        state, gone = world.sequencer._view.state, {world.topic: PARTITIONS}
+        empty = [(PartitionRow, (world.topic, number)) for number in (4, 5)]
+        assert await emptied_partitions(state, world.store, gone) == empty
+        await world.sequencer.apply_retention(Empty())
+        assert await emptied_partitions(state, world.store, gone) == []
+        assert not (await world.store.statistics()).runs
 
-    asyncio.run(scenario())
+
+async def test_a_later_committer_finds_what_the_one_before_left() -> None:
+    async with a_world() as world:
+        await world.sequencer.delete_topic(DeleteTopic(world.topic))
+        removing = asyncio.create_task(world.sequencer.apply_retention(Empty()))
+        kept = await world.rows_of(world.topic)
+        while (left := await world.rows_of(world.topic)) == kept:
+            await asyncio.sleep(0)
+        assert left
+        await cancel_and_wait(removing)
+        await world.sequencer.close()
+        world.sequencer = world.another(2)
+        await world.sequencer.start()
+        await world.sequencer.apply_retention(Empty())
+        assert not await world.rows_of(world.topic)
+        held = await world.sequencer.statistics(Empty())
+        counted = await world.store.statistics()
+        assert (held.runs, held.objects) == (counted.runs, counted.objects)
+        assert held.runs == 0
+
+
+async def test_a_topic_of_the_same_name_keeps_what_is_its_own() -> None:
+    async with a_world() as world:
+        gone = world.topic
+        await world.sequencer.delete_topic(DeleteTopic(gone))
+        again = await world.sequencer.create_topic(CreateTopic("t", PARTITIONS, {}))
+        where = [OffsetPosition(again.topic_id, 0, 0, 0, "")]
+        await world.sequencer.commit_offsets(CommitOffsets("g0", -1, -1, -1, "", where))
+        page = await world.sequencer.fetch_offsets(FetchOffsets("g0", None))
+        assert [(each.topic_id, each.offset) for each in page.positions] == [(again.topic_id, 0)]
+        await world.sequencer.apply_retention(Empty())
+        assert not await world.rows_of(gone)
+        assert await world.rows_of(again.topic_id) == {"PartitionRow": PARTITIONS, "GroupOffsetRow": 1}
+        assert (await world.sequencer.fetch_offsets(FetchOffsets("g0", None))) == page
+
+
+async def test_rows_deleted_together_with_other_writes_are_found_too() -> None:
+    async with a_world() as world:
+        where = [OffsetPosition(world.topic, 5, 7, 0, "")]
+        await asyncio.gather(
+            world.sequencer.commit_offsets(CommitOffsets("late", -1, -1, -1, "", where)),
+            world.sequencer.delete_topic(DeleteTopic(world.topic)),
+            world.sequencer.delete_group(GroupRef("g1")),
+        )
+        await world.sequencer.apply_retention(Empty())
+        assert not await world.rows_of(world.topic)

@@ -129,37 +129,31 @@ def test_a_stored_limit_that_this_version_does_not_know_is_none_with_one_warning
     ]
 
 
-def test_retention_reads_one_run_of_a_partition_that_loses_none() -> None:
-    async def scenario() -> None:
-        clock = ManualClock()
-        store = CountingStore(clock)
-        await fill(store, partitions=5, runs=400)
-        sequencer = Committer(
-            store, clock, SeededEntropy(1), SequencerSettings(default_retention_ms=clock.wall_ms() + 1)
-        )
-        await sequencer.start()
-        before = store.runs_read, store.sums
-        summary = await sequencer.apply_retention(Empty())
-        assert summary.partitions_moved == 0
-        assert (store.runs_read - before[0], store.sums - before[1]) == (5, 0)
-        await sequencer.close()
-
-    asyncio.run(scenario())
+async def test_retention_reads_one_run_of_a_partition_that_loses_none() -> None:
+    clock = ManualClock()
+    store = CountingStore(clock)
+    await fill(store, partitions=5, runs=400)
+    sequencer = Committer(
+        store, clock, SeededEntropy(1), SequencerSettings(default_retention_ms=clock.wall_ms() + 1)
+    )
+    await sequencer.start()
+    before = store.runs_read, store.sums
+    summary = await sequencer.apply_retention(Empty())
+    assert summary.partitions_moved == 0
+    assert (store.runs_read - before[0], store.sums - before[1]) == (5, 0)
+    await sequencer.close()
 
 
-def test_retention_reads_no_batch_of_the_runs_that_it_removes() -> None:
-    async def scenario() -> None:
-        clock = ManualClock()
-        store = CountingStore(clock)
-        await fill(store, partitions=3, runs=20, batches=1_000)
-        sequencer = Committer(store, clock, SeededEntropy(1), SequencerSettings(default_retention_ms=1_000))
-        await sequencer.start()
-        clock.advance(10)
-        assert (await sequencer.apply_retention(Empty())).runs_removed == 60
-        assert store.batches_read == 0
-        await sequencer.close()
-
-    asyncio.run(scenario())
+async def test_retention_reads_no_batch_of_the_runs_that_it_removes() -> None:
+    clock = ManualClock()
+    store = CountingStore(clock)
+    await fill(store, partitions=3, runs=20, batches=1_000)
+    sequencer = Committer(store, clock, SeededEntropy(1), SequencerSettings(default_retention_ms=1_000))
+    await sequencer.start()
+    clock.advance(10)
+    assert (await sequencer.apply_retention(Empty())).runs_removed == 60
+    assert store.batches_read == 0
+    await sequencer.close()
 
 
 class StatementsStore(MemoryRowStore):
@@ -182,65 +176,54 @@ class StatementsStore(MemoryRowStore):
         return await super().object_rows(object_ids)
 
 
-def test_a_step_of_removal_takes_two_queries_however_many_partitions_it_has() -> None:
+async def test_a_step_of_removal_takes_two_queries_however_many_partitions_it_has() -> None:
     """The committer decides it, so commits wait for its queries."""
 
-    async def scenario() -> None:
-        clock = ManualClock()
-        store = StatementsStore(clock)
-        await fill(store, partitions=150, runs=2)
-        state = HotState(await store.load())
-        draft = Draft(state, clock.wall_ms())
-        draft.delete(TopicRow, TOPIC)
-        removed = await remove_runs(
-            draft, store, [(TOPIC, number) for number in range(150)], SequencerSettings()
-        )
-        assert (removed.runs, removed.objects, removed.left) == (300, 2, [])
-        assert store.statements == 2
-
-    asyncio.run(scenario())
+    clock = ManualClock()
+    store = StatementsStore(clock)
+    await fill(store, partitions=150, runs=2)
+    state = HotState(await store.load())
+    draft = Draft(state, clock.wall_ms())
+    draft.delete(TopicRow, TOPIC)
+    removed = await remove_runs(draft, store, [(TOPIC, number) for number in range(150)], SequencerSettings())
+    assert (removed.runs, removed.objects, removed.left) == (300, 2, [])
+    assert store.statements == 2
 
 
-def test_steps_of_removal_have_as_many_runs_as_the_setting_allows_and_remove_all_in_the_end() -> None:
-    async def scenario() -> None:
-        clock = ManualClock()
-        store = MemoryRowStore(clock)
-        await fill(store, partitions=7, runs=10)
-        settings = SequencerSettings(removal_step=4, default_retention_ms=-1)
-        sequencer = Committer(store, clock, SeededEntropy(1), settings)
-        await sequencer.start()
-        written = counted_deletions(store, RunRow)
-        await sequencer.delete_records(
-            DeleteRecords([DeleteRecordsPartition(TOPIC, number, 45) for number in range(7)])
-        )
-        assert (await sequencer.apply_retention(Empty())).runs_removed == 7 * 9
-        assert max(written) == 4 and sum(written) == 7 * 9
-        await sequencer.close()
-
-    asyncio.run(scenario())
+async def test_steps_of_removal_have_as_many_runs_as_the_setting_allows_and_remove_all_in_the_end() -> None:
+    clock = ManualClock()
+    store = MemoryRowStore(clock)
+    await fill(store, partitions=7, runs=10)
+    settings = SequencerSettings(removal_step=4, default_retention_ms=-1)
+    sequencer = Committer(store, clock, SeededEntropy(1), settings)
+    await sequencer.start()
+    written = counted_deletions(store, RunRow)
+    await sequencer.delete_records(
+        DeleteRecords([DeleteRecordsPartition(TOPIC, number, 45) for number in range(7)])
+    )
+    assert (await sequencer.apply_retention(Empty())).runs_removed == 7 * 9
+    assert max(written) == 4 and sum(written) == 7 * 9
+    await sequencer.close()
 
 
-def test_while_retention_looks_the_committer_continues() -> None:
-    async def scenario() -> None:
-        clock = ManualClock()
-        store, reads = MemoryRowStore(clock), HeldStore(clock)
-        await fill(store, partitions=2, runs=2)
-        await fill(reads, partitions=2, runs=2)
-        sequencer = Committer(store, clock, SeededEntropy(1), reads=reads)
-        await sequencer.start()
-        retention = asyncio.create_task(sequencer.apply_retention(Empty()))
-        await reads.is_asked.wait()
+async def test_while_retention_looks_the_committer_continues() -> None:
+    clock = ManualClock()
+    store, reads = MemoryRowStore(clock), HeldStore(clock)
+    await fill(store, partitions=2, runs=2)
+    await fill(reads, partitions=2, runs=2)
+    sequencer = Committer(store, clock, SeededEntropy(1), reads=reads)
+    await sequencer.start()
+    retention = asyncio.create_task(sequencer.apply_retention(Empty()))
+    await reads.is_asked.wait()
 
-        change = ConfigChange("retention.ms", ConfigOperation.SET, "5")
-        await sequencer.alter_config(AlterConfig(ConfigScope.TOPIC, "old", [change]))
+    change = ConfigChange("retention.ms", ConfigOperation.SET, "5")
+    await sequencer.alter_config(AlterConfig(ConfigScope.TOPIC, "old", [change]))
 
-        assert not retention.done()
-        reads.may_answer.set()
-        assert (await retention).partitions_moved == 0  # they were due by limits that hold no longer
-        assert (await sequencer.apply_retention(Empty())).partitions_moved == 2
-        await sequencer.close()
-
-    asyncio.run(scenario())
+    assert not retention.done()
+    reads.may_answer.set()
+    assert (await retention).partitions_moved == 0  # they were due by limits that hold no longer
+    assert (await sequencer.apply_retention(Empty())).partitions_moved == 2
+    await sequencer.close()
 
 
 class SummingStore(MemoryRowStore):
@@ -274,46 +257,39 @@ async def a_wide_topic(retention_bytes: int) -> AsyncIterator[tuple[SummingStore
     await sequencer.close()
 
 
-def test_bytes_of_a_wide_topic_are_summed_up_some_partitions_at_a_time() -> None:
-    async def scenario() -> None:
-        async with a_wide_topic(1_000) as (store, sequencer):
-            assert (await sequencer.apply_retention(Empty())).partitions_moved == 500
-            assert store.most == sizes.PARTITIONS_AT_ONCE
-
-    asyncio.run(scenario())
+async def test_bytes_of_a_wide_topic_are_summed_up_some_partitions_at_a_time() -> None:
+    async with a_wide_topic(1_000) as (store, sequencer):
+        assert (await sequencer.apply_retention(Empty())).partitions_moved == 500
+        assert store.most == sizes.PARTITIONS_AT_ONCE
 
 
-def test_one_partition_of_a_wide_topic_costs_one_sum() -> None:
-    async def scenario() -> None:
-        async with a_wide_topic(2_000) as (store, sequencer):
-            assert (await sequencer.apply_retention(Empty())).partitions_moved == 0
-            assert store.statements == 5
-            await sequencer.delete_records(DeleteRecords([DeleteRecordsPartition(TOPIC, 250, 1)]))
-            await sequencer.apply_retention(Empty())
-            assert store.statements == 5 + 1
-
-    asyncio.run(scenario())
+async def test_one_partition_of_a_wide_topic_costs_one_sum() -> None:
+    async with a_wide_topic(2_000) as (store, sequencer):
+        assert (await sequencer.apply_retention(Empty())).partitions_moved == 0
+        assert store.statements == 5
+        await sequencer.delete_records(DeleteRecords([DeleteRecordsPartition(TOPIC, 250, 1)]))
+        await sequencer.apply_retention(Empty())
+        assert store.statements == 5 + 1
 
 
-def test_sums_of_a_wide_topic_are_as_few_as_its_hundreds_in_whatever_order_its_partitions_are_due() -> None:
+async def test_sums_of_a_wide_topic_are_as_few_as_its_hundreds_in_whatever_order_its_partitions_are_due() -> (
+    None
+):
     rows = [
         PartitionRow(TOPIC, hundred * 100 + number, 0, 10, -1, [LogEpoch(0, 0)])
         for number in range(100)
         for hundred in range(5)
     ]
 
-    async def scenario() -> None:
-        store = SummingStore(ManualClock())
-        await fill(store, partitions=500, runs=2)
-        state = HotState({TopicRow: [TopicRow(TOPIC, "old", 500, {}, 0)], PartitionRow: rows})
-        watch = PartitionWatch()
-        settings = SequencerSettings(default_retention_ms=-1, default_retention_bytes=1_000)
-        plan = await plan_retention(state, store, settings, watch)
-        assert len(plan.due) == 500
-        queries = 500 * settings.removal_step // RUNS_AT_ONCE
-        assert store.statements == 5 + queries, "each query's partitions lie in one hundred"
-
-    asyncio.run(scenario())
+    store = SummingStore(ManualClock())
+    await fill(store, partitions=500, runs=2)
+    state = HotState({TopicRow: [TopicRow(TOPIC, "old", 500, {}, 0)], PartitionRow: rows})
+    watch = PartitionWatch()
+    settings = SequencerSettings(default_retention_ms=-1, default_retention_bytes=1_000)
+    plan = await plan_retention(state, store, settings, watch)
+    assert len(plan.due) == 500
+    queries = 500 * settings.removal_step // RUNS_AT_ONCE
+    assert store.statements == 5 + queries, "each query's partitions lie in one hundred"
 
 
 def looked_at(partitions: int) -> tuple[PartitionWatch, HotState]:

@@ -19,57 +19,48 @@ def make(plan: FaultPlan, seed: int = 1) -> tuple[FaultyStore, MemoryStore, Manu
     return FaultyStore(inner, clock, SeededEntropy(seed), plan), inner, clock
 
 
-def test_a_put_that_fails_before_has_no_effect_and_one_that_fails_after_has() -> None:
-    async def scenario() -> None:
-        store, inner, _ = make(FaultPlan(put=Faults(fails_before=1)))
-        with pytest.raises(StoreUnavailable):
-            await store.put("k", [b"x"])
-        with pytest.raises(ObjectMissing):
-            await inner.get("k")
+async def test_a_put_that_fails_before_has_no_effect_and_one_that_fails_after_has() -> None:
+    store, inner, _ = make(FaultPlan(put=Faults(fails_before=1)))
+    with pytest.raises(StoreUnavailable):
+        await store.put("k", [b"x"])
+    with pytest.raises(ObjectMissing):
+        await inner.get("k")
 
-        store.plan = FaultPlan(put=Faults(fails_after=1))
-        with pytest.raises(StoreUnavailable):
-            await store.put("k", [b"x"])
-        assert await inner.get("k") == b"x"
-
-    asyncio.run(scenario())
+    store.plan = FaultPlan(put=Faults(fails_after=1))
+    with pytest.raises(StoreUnavailable):
+        await store.put("k", [b"x"])
+    assert await inner.get("k") == b"x"
 
 
-def test_a_hanging_put_lands_late_though_its_caller_gave_up() -> None:
-    async def scenario() -> None:
-        store, inner, clock = make(FaultPlan(put=Faults(hangs_after=1, hang_seconds=30)))
-        put = asyncio.create_task(store.put("k", [b"late"]))
+async def test_a_hanging_put_lands_late_though_its_caller_gave_up() -> None:
+    store, inner, clock = make(FaultPlan(put=Faults(hangs_after=1, hang_seconds=30)))
+    put = asyncio.create_task(store.put("k", [b"late"]))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await cancel_and_wait(put)
+    with pytest.raises(ObjectMissing):
+        await inner.get("k")
+
+    clock.advance(30)
+    for _ in range(5):
         await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        await cancel_and_wait(put)
-        with pytest.raises(ObjectMissing):
-            await inner.get("k")
-
-        clock.advance(30)
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert await inner.get("k") == b"late"
-        await store.close()
-
-    asyncio.run(scenario())
+    assert await inner.get("k") == b"late"
+    await store.close()
 
 
-def test_an_outage_may_be_partial() -> None:
-    async def scenario() -> None:
-        store, _, _ = make(FaultPlan())
-        await store.put("a/k", [b"x"])
-        store.outage.begin(Operation.PUT, prefix="a/")
-        with pytest.raises(StoreUnavailable):
-            await store.put("a/k", [b"y"])
-        await store.put("b/k", [b"y"])
-        assert await store.get("a/k") == b"x"
-        store.outage.end()
+async def test_an_outage_may_be_partial() -> None:
+    store, _, _ = make(FaultPlan())
+    await store.put("a/k", [b"x"])
+    store.outage.begin(Operation.PUT, prefix="a/")
+    with pytest.raises(StoreUnavailable):
         await store.put("a/k", [b"y"])
-        store.outage.is_full = True
-        with pytest.raises(StoreFull):
-            await store.put("a/k", [b"z"])
-
-    asyncio.run(scenario())
+    await store.put("b/k", [b"y"])
+    assert await store.get("a/k") == b"x"
+    store.outage.end()
+    await store.put("a/k", [b"y"])
+    store.outage.is_full = True
+    with pytest.raises(StoreFull):
+        await store.put("a/k", [b"z"])
 
 
 def test_a_seed_repeats() -> None:

@@ -28,19 +28,16 @@ async def settle() -> None:
 HANGS = Faults(hangs_before=1, hang_seconds=60)
 
 
-def test_a_silent_get_is_retried() -> None:
-    async def scenario() -> None:
-        store, faulty, clock = make()
-        await store.put("k", [b"x"])
-        faulty.plan = FaultPlan(get=HANGS)
-        get = asyncio.create_task(store.get("k"))
-        await settle()
-        faulty.plan = FaultPlan()
-        clock.advance(0.2)
-        assert await get == b"x"
-        assert (store.hedges, store.retries) == (1, 0)
-
-    asyncio.run(scenario())
+async def test_a_silent_get_is_retried() -> None:
+    store, faulty, clock = make()
+    await store.put("k", [b"x"])
+    faulty.plan = FaultPlan(get=HANGS)
+    get = asyncio.create_task(store.get("k"))
+    await settle()
+    faulty.plan = FaultPlan()
+    clock.advance(0.2)
+    assert await get == b"x"
+    assert (store.hedges, store.retries) == (1, 0)
 
 
 def test_gets_are_hedged_for_one_in_twenty_at_most_and_never_where_that_is_switched_off() -> None:
@@ -73,84 +70,71 @@ def test_gets_are_hedged_for_one_in_twenty_at_most_and_never_where_that_is_switc
     assert asyncio.run(hedged(0.0)) == (0, [])
 
 
-def test_a_failed_put_is_repeated_within_its_deadline() -> None:
-    async def scenario() -> None:
-        store, faulty, clock = make()
-        faulty.outage.begin(Operation.PUT)
-        put = asyncio.create_task(store.put("k", [b"x"]))
+async def test_a_failed_put_is_repeated_within_its_deadline() -> None:
+    store, faulty, clock = make()
+    faulty.outage.begin(Operation.PUT)
+    put = asyncio.create_task(store.put("k", [b"x"]))
+    await settle()
+    faulty.outage.end()
+    clock.advance(0.1)
+    await put
+    assert (store.hedges, store.retries) == (0, 1)
+
+
+async def test_at_the_deadline_the_caller_is_reported() -> None:
+    store, faulty, clock = make()
+    faulty.plan = FaultPlan(put=HANGS)
+    put = asyncio.create_task(store.put("k", [b"x"]))
+    for _ in range(21):
         await settle()
-        faulty.outage.end()
         clock.advance(0.1)
+    with pytest.raises(StoreUnavailable, match=r"no answer within 2\.0 s"):
         await put
-        assert (store.hedges, store.retries) == (0, 1)
-
-    asyncio.run(scenario())
 
 
-def test_at_the_deadline_the_caller_is_reported() -> None:
-    async def scenario() -> None:
-        store, faulty, clock = make()
-        faulty.plan = FaultPlan(put=HANGS)
-        put = asyncio.create_task(store.put("k", [b"x"]))
-        for _ in range(21):
-            await settle()
-            clock.advance(0.1)
-        with pytest.raises(StoreUnavailable, match=r"no answer within 2\.0 s"):
-            await put
-
-    asyncio.run(scenario())
+async def test_a_conditional_put_is_asked_once_and_a_missing_object_is_an_answer() -> None:
+    store, faulty, _ = make()
+    faulty.outage.begin(Operation.PUT)
+    with pytest.raises(StoreUnavailable):
+        await store.put("k", [b"x"], if_absent=True)
+    with pytest.raises(ObjectMissing):
+        await store.get("k")
+    assert store.retries == 0
 
 
-def test_a_conditional_put_is_asked_once_and_a_missing_object_is_an_answer() -> None:
-    async def scenario() -> None:
-        store, faulty, _ = make()
-        faulty.outage.begin(Operation.PUT)
-        with pytest.raises(StoreUnavailable):
-            await store.put("k", [b"x"], if_absent=True)
-        with pytest.raises(ObjectMissing):
-            await store.get("k")
-        assert store.retries == 0
-
-    asyncio.run(scenario())
-
-
-def test_calls_in_an_outage_are_answered_soon_after_it_although_the_share_of_hedges_is_used_up() -> None:
-    async def scenario() -> None:
-        store, faulty, clock = make()
-        for number in range(40):
-            await store.put(f"k{number}", [b"x"])
-        faulty.plan = FaultPlan(put=HANGS)
-        used_up = [asyncio.create_task(store.put(f"h{number}", [b"x"])) for number in range(20)]
-        for _ in range(25):
-            await settle()
-            clock.advance(0.1)
-        await asyncio.gather(*used_up, return_exceptions=True)
-        put = asyncio.create_task(store.put("k", [b"x"]))
+async def test_calls_in_an_outage_are_answered_soon_after_it_although_the_share_of_hedges_is_used_up() -> (
+    None
+):
+    store, faulty, clock = make()
+    for number in range(40):
+        await store.put(f"k{number}", [b"x"])
+    faulty.plan = FaultPlan(put=HANGS)
+    used_up = [asyncio.create_task(store.put(f"h{number}", [b"x"])) for number in range(20)]
+    for _ in range(25):
         await settle()
-        faulty.plan = FaultPlan()
-        for _ in range(6):
-            clock.advance(0.1)
-            await settle()
-        assert put.done() and put.exception() is None
-        assert store.lost > 0
+        clock.advance(0.1)
+    await asyncio.gather(*used_up, return_exceptions=True)
+    put = asyncio.create_task(store.put("k", [b"x"]))
+    await settle()
+    faulty.plan = FaultPlan()
+    for _ in range(6):
+        clock.advance(0.1)
+        await settle()
+    assert put.done() and put.exception() is None
+    assert store.lost > 0
 
-    asyncio.run(scenario())
 
-
-def test_a_store_that_answers_nothing_gets_ever_fewer_attempts() -> None:
-    async def scenario() -> None:
-        store, faulty, clock = make()
-        await store.put("k", [b"x"])
-        faulty.plan = FaultPlan(get=HANGS)
-        get = asyncio.create_task(store.get("k"))
-        for _ in range(101):
-            await settle()
-            clock.advance(0.1)
-        with pytest.raises(StoreUnavailable):
-            await get
-        assert store.hedges + store.lost <= 8
-
-    asyncio.run(scenario())
+async def test_a_store_that_answers_nothing_gets_ever_fewer_attempts() -> None:
+    store, faulty, clock = make()
+    await store.put("k", [b"x"])
+    faulty.plan = FaultPlan(get=HANGS)
+    get = asyncio.create_task(store.get("k"))
+    for _ in range(101):
+        await settle()
+        clock.advance(0.1)
+    with pytest.raises(StoreUnavailable):
+        await get
+    assert store.hedges + store.lost <= 8
 
 
 def test_when_one_attempt_hangs_and_others_fail_at_once_attempts_get_rarer() -> None:

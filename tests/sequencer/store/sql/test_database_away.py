@@ -69,264 +69,226 @@ async def once_available(do: Callable[[], Awaitable[T]]) -> T:
 # -- SQLite ------------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_another_process_has_locked_is_unavailable_until_it_is_free(
+async def test_a_file_that_another_process_has_locked_is_unavailable_until_it_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_module, "BUSY_SECONDS", 0.01)
 
-    async def act() -> None:
-        store = store_at(f"sqlite:///{tmp_path}/rows.db")
-        epoch = await become_committer(store)
-        other = sqlite3.connect(tmp_path / "rows.db", isolation_level=None)
-        other.execute("begin immediate")
-        with pytest.raises(SequencerUnavailable, match="another process holds its lock"):
-            await store.write(changes(CounterRow("n", 1)), epoch)
-        assert await store.runs_from(TOPIC, 0, 0, 1) == []  # readers don't wait for writers
-        other.execute("rollback")
-        other.close()
-        await store.write(changes(CounterRow("n", 2)), epoch)
-        assert (await store.load())[CounterRow] == [CounterRow("n", 2)]
-        await store.close()
-
-    asyncio.run(act())
-
-
-def test_a_full_disk_refuses_the_write_whole_and_takes_the_next_that_fits(tmp_path: Path) -> None:
-    async def act() -> None:
-        store = store_at(f"sqlite:///{tmp_path}/rows.db")
-        epoch = await become_committer(store)
-        ((pages,),) = await store._database.fetch("pragma page_count")
-        await store._database.fetch(f"pragma max_page_count = {pages + 2}")
-        large = CommitRow(TOPIC, 1, bytes(1_000_000))
-        with pytest.raises(SequencerUnavailable, match="the disk is full"):
-            await store.write(changes(CounterRow("n", 1), large), epoch)
-        await store.write(changes(CounterRow("n", 2)), epoch)
-        loaded = await store.load()
-        assert loaded[CounterRow] == [CounterRow("n", 2)] and loaded[CommitRow] == []
-        await store.close()
-
-    asyncio.run(act())
-
-
-def test_on_sqlite_slow_reads_keep_neither_the_lease_nor_commits_waiting(tmp_path: Path) -> None:
-    async def act() -> None:
-        store = store_at(f"sqlite:///{tmp_path}/rows.db")
-        epoch = await become_committer(store)
-        may_end = threading.Event()
-        reads: Any = store.reads()
-        reading = asyncio.create_task(reads._database._read(lambda engine: may_end.wait(PATIENCE_SECONDS)))
-        assert await store.renew_committer_lease(epoch, 60_000)
+    store = store_at(f"sqlite:///{tmp_path}/rows.db")
+    epoch = await become_committer(store)
+    other = sqlite3.connect(tmp_path / "rows.db", isolation_level=None)
+    other.execute("begin immediate")
+    with pytest.raises(SequencerUnavailable, match="another process holds its lock"):
         await store.write(changes(CounterRow("n", 1)), epoch)
-        assert not reading.done()
-        may_end.set()
-        await reading
-        assert (await store.load())[CounterRow] == [CounterRow("n", 1)]
-        await store.close()
+    assert await store.runs_from(TOPIC, 0, 0, 1) == []  # readers don't wait for writers
+    other.execute("rollback")
+    other.close()
+    await store.write(changes(CounterRow("n", 2)), epoch)
+    assert (await store.load())[CounterRow] == [CounterRow("n", 2)]
+    await store.close()
 
-    asyncio.run(act())
+
+async def test_a_full_disk_refuses_the_write_whole_and_takes_the_next_that_fits(tmp_path: Path) -> None:
+    store = store_at(f"sqlite:///{tmp_path}/rows.db")
+    epoch = await become_committer(store)
+    ((pages,),) = await store._database.fetch("pragma page_count")
+    await store._database.fetch(f"pragma max_page_count = {pages + 2}")
+    large = CommitRow(TOPIC, 1, bytes(1_000_000))
+    with pytest.raises(SequencerUnavailable, match="the disk is full"):
+        await store.write(changes(CounterRow("n", 1), large), epoch)
+    await store.write(changes(CounterRow("n", 2)), epoch)
+    loaded = await store.load()
+    assert loaded[CounterRow] == [CounterRow("n", 2)] and loaded[CommitRow] == []
+    await store.close()
 
 
-def test_a_path_that_cannot_be_a_file_is_unavailable_with_its_name(tmp_path: Path) -> None:
+async def test_on_sqlite_slow_reads_keep_neither_the_lease_nor_commits_waiting(tmp_path: Path) -> None:
+    store = store_at(f"sqlite:///{tmp_path}/rows.db")
+    epoch = await become_committer(store)
+    may_end = threading.Event()
+    reads: Any = store.reads()
+    reading = asyncio.create_task(reads._database._read(lambda engine: may_end.wait(PATIENCE_SECONDS)))
+    assert await store.renew_committer_lease(epoch, 60_000)
+    await store.write(changes(CounterRow("n", 1)), epoch)
+    assert not reading.done()
+    may_end.set()
+    await reading
+    assert (await store.load())[CounterRow] == [CounterRow("n", 1)]
+    await store.close()
+
+
+async def test_a_path_that_cannot_be_a_file_is_unavailable_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
 
-    async def act() -> None:
-        for path in (tmp_path, tmp_path / "taken" / "rows.db"):
-            store = store_at(f"sqlite:///{path}")
-            with pytest.raises(SequencerUnavailable, match=str(path)):
-                await store.open()
-            await store.close()
-
-    asyncio.run(act())
-
-
-def test_a_store_that_is_not_open_reports_it_and_one_that_was_closed_opens_again(tmp_path: Path) -> None:
-    async def act() -> None:
-        store = store_at(f"sqlite:///{tmp_path}/rows.db")
-        with pytest.raises(SequencerUnavailable, match="not opened"):
-            await store.now_ms()
-        await store.close()
-        first = await store.open()
-        await store.close()
-        await store.close()
-        assert await store.open() == first
+    for path in (tmp_path, tmp_path / "taken" / "rows.db"):
+        store = store_at(f"sqlite:///{path}")
+        with pytest.raises(SequencerUnavailable, match=str(path)):
+            await store.open()
         await store.close()
 
-    asyncio.run(act())
+
+async def test_a_store_that_is_not_open_reports_it_and_one_that_was_closed_opens_again(
+    tmp_path: Path,
+) -> None:
+    store = store_at(f"sqlite:///{tmp_path}/rows.db")
+    with pytest.raises(SequencerUnavailable, match="not opened"):
+        await store.now_ms()
+    await store.close()
+    first = await store.open()
+    await store.close()
+    await store.close()
+    assert await store.open() == first
+    await store.close()
 
 
-def test_a_write_whose_caller_is_cancelled_is_still_whole(tmp_path: Path) -> None:
-    async def act() -> None:
-        store = store_at(f"sqlite:///{tmp_path}/rows.db")
-        epoch = await become_committer(store)
-        rows = [CounterRow(f"n{number}", 1) for number in range(500)]
-        writing = asyncio.create_task(store.write(changes(*rows), epoch))
-        await asyncio.sleep(0)
-        await cancel_and_wait(writing)
-        assert len((await store.load())[CounterRow]) in (0, 500)
-        await store.close()
-
-    asyncio.run(act())
+async def test_a_write_whose_caller_is_cancelled_is_still_whole(tmp_path: Path) -> None:
+    store = store_at(f"sqlite:///{tmp_path}/rows.db")
+    epoch = await become_committer(store)
+    rows = [CounterRow(f"n{number}", 1) for number in range(500)]
+    writing = asyncio.create_task(store.write(changes(*rows), epoch))
+    await asyncio.sleep(0)
+    await cancel_and_wait(writing)
+    assert len((await store.load())[CounterRow]) in (0, 500)
+    await store.close()
 
 
 # -- PostgreSQL --------------------------------------------------------------------------------------------
 
 
-def test_a_server_that_refuses_connections_is_unavailable() -> None:
+async def test_a_server_that_refuses_connections_is_unavailable() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
 
-    async def act() -> None:
-        store = store_at(f"postgresql://somebody:secret@127.0.0.1:{port}/rows")
-        with pytest.raises(SequencerUnavailable, match=f"PostgreSQL at 127.0.0.1:{port}/rows") as caught:
-            await store.open()
-        assert "secret" not in str(caught.value)
-        await store.close()
-
-    asyncio.run(act())
+    store = store_at(f"postgresql://somebody:secret@127.0.0.1:{port}/rows")
+    with pytest.raises(SequencerUnavailable, match=f"PostgreSQL at 127.0.0.1:{port}/rows") as caught:
+        await store.open()
+    assert "secret" not in str(caught.value)
+    await store.close()
 
 
-def test_lost_connections_are_at_most_unavailable_and_made_again(database: str) -> None:
-    async def act() -> None:
-        store = store_at(database)
-        epoch = await become_committer(store)
-        other = await connect(database)
-        await other.execute(
-            "select pg_terminate_backend(pid) from pg_stat_activity "
-            "where datname = current_database() and pid <> pg_backend_pid()"
-        )
-        with contextlib.suppress(SequencerUnavailable):  # unless the pool has seen it already
-            await store.write(changes(CounterRow("n", 1)), epoch)
-        await store.write(changes(CounterRow("n", 2)), epoch)
-        assert (await store.load())[CounterRow] == [CounterRow("n", 2)]
-        await other.close()
-        await store.close()
-
-    asyncio.run(act())
+async def test_lost_connections_are_at_most_unavailable_and_made_again(database: str) -> None:
+    store = store_at(database)
+    epoch = await become_committer(store)
+    other = await connect(database)
+    await other.execute(
+        "select pg_terminate_backend(pid) from pg_stat_activity "
+        "where datname = current_database() and pid <> pg_backend_pid()"
+    )
+    with contextlib.suppress(SequencerUnavailable):  # unless the pool has seen it already
+        await store.write(changes(CounterRow("n", 1)), epoch)
+    await store.write(changes(CounterRow("n", 2)), epoch)
+    assert (await store.load())[CounterRow] == [CounterRow("n", 2)]
+    await other.close()
+    await store.close()
 
 
-def test_a_connection_is_given_back_without_a_round_trip_and_with_nothing_open(
+async def test_a_connection_is_given_back_without_a_round_trip_and_with_nothing_open(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_module, "CONNECTIONS", {"lease": 1, "commits": 1, "reads": 1})
 
-    async def act() -> None:
-        store = store_at(database)
-        epoch = await become_committer(store)
-        other = await connect(database)
-        await store.load()
-        assert await store.journal_from(1, 1) == []
-        left = await other.fetch(
-            "select state, query from pg_stat_activity where application_name = 'tailrace-sequencer commits'"
-        )
-        assert [(row["state"], "from journal" in row["query"]) for row in left] == [("idle", True)]
+    store = store_at(database)
+    epoch = await become_committer(store)
+    other = await connect(database)
+    await store.load()
+    assert await store.journal_from(1, 1) == []
+    left = await other.fetch(
+        "select state, query from pg_stat_activity where application_name = 'tailrace-sequencer commits'"
+    )
+    assert [(row["state"], "from journal" in row["query"]) for row in left] == [("idle", True)]
 
-        await other.execute("begin; lock table counters")
-        writing = asyncio.create_task(store.write(changes(CounterRow("n", 1)), epoch))
-        while not await other.fetchval("select count(*) from pg_locks where not granted"):
-            await asyncio.sleep(0)
-        writing.cancel()
-        await asyncio.wait([writing])
-        await other.execute("rollback")
-        await store.write(changes(CounterRow("n", 2)), epoch)
-        assert (await store.load())[CounterRow] == [CounterRow("n", 2)]
-        await other.close()
-        await store.close()
-
-    asyncio.run(act())
+    await other.execute("begin; lock table counters")
+    writing = asyncio.create_task(store.write(changes(CounterRow("n", 1)), epoch))
+    while not await other.fetchval("select count(*) from pg_locks where not granted"):
+        await asyncio.sleep(0)
+    writing.cancel()
+    await asyncio.wait([writing])
+    await other.execute("rollback")
+    await store.write(changes(CounterRow("n", 2)), epoch)
+    assert (await store.load())[CounterRow] == [CounterRow("n", 2)]
+    await other.close()
+    await store.close()
 
 
-def test_a_store_that_is_opened_at_every_try_to_lead_keeps_its_connections(database: str) -> None:
-    async def act() -> None:
-        store = store_at(database)
-        first = await store.open()
-        count = "select count(*) from pg_stat_activity where datname = current_database()"
-        ((before,),) = await store._database.fetch(count)
-        assert [await store.open() for _ in range(5)] == [first] * 5
-        ((after,),) = await store._database.fetch(count)
-        assert after == before
-        await store.close()
-        assert await store.open() == first
-        await store.close()
-
-    asyncio.run(act())
+async def test_a_store_that_is_opened_at_every_try_to_lead_keeps_its_connections(database: str) -> None:
+    store = store_at(database)
+    first = await store.open()
+    count = "select count(*) from pg_stat_activity where datname = current_database()"
+    ((before,),) = await store._database.fetch(count)
+    assert [await store.open() for _ in range(5)] == [first] * 5
+    ((after,),) = await store._database.fetch(count)
+    assert after == before
+    await store.close()
+    assert await store.open() == first
+    await store.close()
 
 
-def test_taking_the_lease_waits_for_the_transaction_that_saw_the_old_epoch(
+async def test_taking_the_lease_waits_for_the_transaction_that_saw_the_old_epoch(
     database: str,
 ) -> None:
-    async def act() -> None:
-        store, next_store = store_at(database), store_at(database)
-        epoch = await become_committer(store)
-        await next_store.open()
-        await store.release_committer_lease(epoch)
-        async with locked(database, "counters in exclusive mode") as watcher:
-            writing = asyncio.create_task(store.write(changes(CounterRow("n", 1)), epoch))
-            await until_waiting(watcher, 1)
-            taking = asyncio.create_task(next_store.take_committer_lease("next", "", 60_000))
-            await until_waiting(watcher, 2)
-            assert not taking.done()
-            # Its own renewal waits for neither.
-            assert not await asyncio.wait_for(store.renew_committer_lease(epoch, 60_000), PATIENCE_SECONDS)
-        await writing
-        assert await taking == epoch + 1
-        assert (await next_store.load())[CounterRow] == [CounterRow("n", 1)]
-        with pytest.raises(LeaseLost):
-            await store.write(changes(CounterRow("n", 2)), epoch)
-        await store.close()
-        await next_store.close()
-
-    asyncio.run(act())
-
-
-def test_a_lease_is_renewed_while_a_write_takes_long(database: str) -> None:
-    async def act() -> None:
-        store = store_at(database)
-        epoch = await become_committer(store)
-        async with locked(database, "counters in exclusive mode") as watcher:
-            writing = asyncio.create_task(store.write(changes(CounterRow("n", 1)), epoch))
-            await until_waiting(watcher, 1)
-            assert await asyncio.wait_for(store.renew_committer_lease(epoch, 60_000), PATIENCE_SECONDS)
-            assert not writing.done()
-        await writing
-        await store.close()
-
-    asyncio.run(act())
-
-
-def test_a_load_sees_a_write_whose_commit_was_still_under_way(database: str) -> None:
-    async def act() -> None:
-        store = store_at(database)
-        await become_committer(store)
-        watcher = await connect(database)
-        lost = await connect(database)
-        writing = lost.transaction()
-        await writing.start()
-        await lost.execute("select committer_epoch from cluster for key share")
-        await lost.execute("insert into counters values ('n', 1)")
-        loading = asyncio.create_task(store.load())
+    store, next_store = store_at(database), store_at(database)
+    epoch = await become_committer(store)
+    await next_store.open()
+    await store.release_committer_lease(epoch)
+    async with locked(database, "counters in exclusive mode") as watcher:
+        writing = asyncio.create_task(store.write(changes(CounterRow("n", 1)), epoch))
         await until_waiting(watcher, 1)
-        await writing.commit()
-        assert (await loading)[CounterRow] == [CounterRow("n", 1)]
-        for opened in (store, lost, watcher):
-            await opened.close()
+        taking = asyncio.create_task(next_store.take_committer_lease("next", "", 60_000))
+        await until_waiting(watcher, 2)
+        assert not taking.done()
+        # Its own renewal waits for neither.
+        assert not await asyncio.wait_for(store.renew_committer_lease(epoch, 60_000), PATIENCE_SECONDS)
+    await writing
+    assert await taking == epoch + 1
+    assert (await next_store.load())[CounterRow] == [CounterRow("n", 1)]
+    with pytest.raises(LeaseLost):
+        await store.write(changes(CounterRow("n", 2)), epoch)
+    await store.close()
+    await next_store.close()
 
-    asyncio.run(act())
+
+async def test_a_lease_is_renewed_while_a_write_takes_long(database: str) -> None:
+    store = store_at(database)
+    epoch = await become_committer(store)
+    async with locked(database, "counters in exclusive mode") as watcher:
+        writing = asyncio.create_task(store.write(changes(CounterRow("n", 1)), epoch))
+        await until_waiting(watcher, 1)
+        assert await asyncio.wait_for(store.renew_committer_lease(epoch, 60_000), PATIENCE_SECONDS)
+        assert not writing.done()
+    await writing
+    await store.close()
 
 
-def test_a_statement_that_takes_too_long_is_ended(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def act() -> None:
-        store = store_at(database)
-        await store.open()
-        await store.close()
-        monkeypatch.setattr(postgres_module, "STATEMENT_SECONDS", 2.0)
-        await store.open()
-        with pytest.raises(SequencerUnavailable):
-            await store._database.fetch("select pg_sleep(600)")
-        assert await store.now_ms() > 0
-        await store.close()
+async def test_a_load_sees_a_write_whose_commit_was_still_under_way(database: str) -> None:
+    store = store_at(database)
+    await become_committer(store)
+    watcher = await connect(database)
+    lost = await connect(database)
+    writing = lost.transaction()
+    await writing.start()
+    await lost.execute("select committer_epoch from cluster for key share")
+    await lost.execute("insert into counters values ('n', 1)")
+    loading = asyncio.create_task(store.load())
+    await until_waiting(watcher, 1)
+    await writing.commit()
+    assert (await loading)[CounterRow] == [CounterRow("n", 1)]
+    for opened in (store, lost, watcher):
+        await opened.close()
 
-    asyncio.run(act())
+
+async def test_a_statement_that_takes_too_long_is_ended(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = store_at(database)
+    await store.open()
+    await store.close()
+    monkeypatch.setattr(postgres_module, "STATEMENT_SECONDS", 2.0)
+    await store.open()
+    with pytest.raises(SequencerUnavailable):
+        await store._database.fetch("select pg_sleep(600)")
+    assert await store.now_ms() > 0
+    await store.close()
 
 
 def test_a_write_that_waits_for_a_synchronous_standby_shows_nothing_before_the_standby_has_it(
@@ -363,61 +325,54 @@ def test_a_write_that_waits_for_a_synchronous_standby_shows_nothing_before_the_s
         asyncio.run(act(server.create_database()))
 
 
-def test_a_name_that_is_too_long_for_an_index_is_refused_and_nothing_is_written(
+async def test_a_name_that_is_too_long_for_an_index_is_refused_and_nothing_is_written(
     database: str,
 ) -> None:
-    async def act() -> None:
-        store = store_at(database)
-        epoch = await become_committer(store)
-        entropy = SeededEntropy(3)
-        name = "".join(entropy.uuid().hex for _ in range(1_000))
-        with pytest.raises(RequestFailed, match="index row"):
-            await store.write(changes(CounterRow("n", 1), CounterRow(name, 1)), epoch)
-        assert (await store.load())[CounterRow] == []
-        await store.close()
-
-    asyncio.run(act())
+    store = store_at(database)
+    epoch = await become_committer(store)
+    entropy = SeededEntropy(3)
+    name = "".join(entropy.uuid().hex for _ in range(1_000))
+    with pytest.raises(RequestFailed, match="index row"):
+        await store.write(changes(CounterRow("n", 1), CounterRow(name, 1)), epoch)
+    assert (await store.load())[CounterRow] == []
+    await store.close()
 
 
-def test_slow_reads_keep_neither_the_lease_nor_commits_waiting(database: str) -> None:
-    async def act() -> None:
-        store = store_at(database)
-        epoch = await become_committer(store)
-        async with locked(database, "runs in access exclusive mode") as watcher:
-            reads = store.reads()
-            slow = [asyncio.create_task(reads.statistics()) for _ in range(20)]
-            await until_waiting(watcher, 8)
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                assert await store.renew_committer_lease(epoch, 60_000)
-                await store.write(changes(CounterRow("n", 1)), epoch)
-                assert await store.now_ms() > 0
-            assert not any(task.done() for task in slow)
-        await asyncio.gather(*slow)
-        await store.close()
-
-    asyncio.run(act())
+async def test_slow_reads_keep_neither_the_lease_nor_commits_waiting(database: str) -> None:
+    store = store_at(database)
+    epoch = await become_committer(store)
+    async with locked(database, "runs in access exclusive mode") as watcher:
+        reads = store.reads()
+        slow = [asyncio.create_task(reads.statistics()) for _ in range(20)]
+        await until_waiting(watcher, 8)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert await store.renew_committer_lease(epoch, 60_000)
+            await store.write(changes(CounterRow("n", 1)), epoch)
+            assert await store.now_ms() > 0
+        assert not any(task.done() for task in slow)
+    await asyncio.gather(*slow)
+    await store.close()
 
 
-def test_a_load_may_take_longer_than_a_statement(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_load_may_take_longer_than_a_statement(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(store_module, "LOADED_AT_ONCE", 2)
 
     class SlowTurns(ManualClock):
         async def sleep(self, seconds: float) -> None:
             await asyncio.sleep(1.0)
 
-    async def act() -> None:
-        store = open_row_store(database, clock=SlowTurns(), entropy=SeededEntropy(1))
-        epoch = await become_committer(store)
-        rows = [CounterRow(f"n{number}", number) for number in range(6)]
-        await store.write(changes(*rows), epoch)
-        await store.close()
-        monkeypatch.setattr(postgres_module, "STATEMENT_SECONDS", 2.0)
-        monkeypatch.setattr(postgres_module, "IDLE_SECONDS", 0.5)
-        await store.open()
-        assert (await store.load())[CounterRow] == rows
-        await store.close()
-
-    asyncio.run(act())
+    store = open_row_store(database, clock=SlowTurns(), entropy=SeededEntropy(1))
+    epoch = await become_committer(store)
+    rows = [CounterRow(f"n{number}", number) for number in range(6)]
+    await store.write(changes(*rows), epoch)
+    await store.close()
+    monkeypatch.setattr(postgres_module, "STATEMENT_SECONDS", 2.0)
+    monkeypatch.setattr(postgres_module, "IDLE_SECONDS", 0.5)
+    await store.open()
+    assert (await store.load())[CounterRow] == rows
+    await store.close()
 
 
 @pytest.mark.parametrize("is_mute_from", ["before the query", "during the query"])
@@ -515,44 +470,41 @@ class MuteableProxy:
 
 
 @pytest.mark.parametrize("work", ["write", "load"])
-def test_a_database_that_falls_silent_blocks_nobody_and_is_used_again(
+async def test_a_database_that_falls_silent_blocks_nobody_and_is_used_again(
     database: str, monkeypatch: pytest.MonkeyPatch, work: str
 ) -> None:
     monkeypatch.setattr(postgres_module, "STATEMENT_SECONDS", 2.0)
     monkeypatch.setattr(postgres_module, "CONNECT_SECONDS", 1.0)
 
-    async def act() -> None:
-        place = sa.engine.make_url(database)
-        assert place.host is not None and place.port is not None
-        proxy = MuteableProxy(place.host, place.port)
-        behind = place.set(host="127.0.0.1", port=await proxy.start())
-        store = store_at(behind.render_as_string(hide_password=False))
-        epoch = await once_available(lambda: become_committer(store))
+    place = sa.engine.make_url(database)
+    assert place.host is not None and place.port is not None
+    proxy = MuteableProxy(place.host, place.port)
+    behind = place.set(host="127.0.0.1", port=await proxy.start())
+    store = store_at(behind.render_as_string(hide_password=False))
+    epoch = await once_available(lambda: become_committer(store))
 
-        async def do() -> None:
-            if work == "write":
-                await store.write(changes(CounterRow("n", 1)), epoch)
-            else:
-                await store.load()
+    async def do() -> None:
+        if work == "write":
+            await store.write(changes(CounterRow("n", 1)), epoch)
+        else:
+            await store.load()
 
-        await once_available(do)
-        other = await connect(database)
-        async with other.transaction():
-            await other.execute("select from cluster for update")
-            doing = asyncio.create_task(do())
-            await until_waiting(other, 1)  # within its transaction
-            proxy.mute()
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                with pytest.raises(SequencerUnavailable):
-                    await doing
-        await other.close()
-        proxy.speak()
+    await once_available(do)
+    other = await connect(database)
+    async with other.transaction():
+        await other.execute("select from cluster for update")
+        doing = asyncio.create_task(do())
+        await until_waiting(other, 1)  # within its transaction
+        proxy.mute()
         async with asyncio.timeout(PATIENCE_SECONDS):
-            await once_available(do)
-        await store.close()
-        await proxy.stop()
-
-    asyncio.run(act())
+            with pytest.raises(SequencerUnavailable):
+                await doing
+    await other.close()
+    proxy.speak()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await once_available(do)
+    await store.close()
+    await proxy.stop()
 
 
 async def until_waiting(connection: asyncpg.Connection, count: int) -> None:

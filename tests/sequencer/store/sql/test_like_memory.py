@@ -314,21 +314,18 @@ async def wipe(store: SqlRowStore) -> None:
         await store._database.execute(f"delete from {table}")
 
 
-def test_in_memory_a_run_whose_object_has_no_row_is_not_passed_on() -> None:
-    async def act() -> None:
-        store = MemoryRowStore(ManualClock())
-        epoch = await store.take_committer_lease("test", "", 60_000)
-        assert epoch is not None
-        stored = object_row(1)
-        stored_run = run_row(0, 1, stored)
-        await store.write(changes(stored, stored_run), epoch)
-        removal = Changes()
-        removal.delete(ObjectRow, key_of(stored))
-        await store.write(removal, epoch)
-        with pytest.raises(ObjectRowMissing, match="has no row"):
-            await store.runs_of_object(stored.object_id)
-        assert [
-            run.key for run in await store.runs_from(stored_run.topic_id, 0, 0, 1, with_batches=False)
-        ] == [""]
-
-    asyncio.run(act())
+async def test_in_memory_a_run_whose_object_has_no_row_is_not_passed_on() -> None:
+    store = MemoryRowStore(ManualClock())
+    epoch = await store.take_committer_lease("test", "", 60_000)
+    assert epoch is not None
+    stored = object_row(1)
+    stored_run = run_row(0, 1, stored)
+    await store.write(changes(stored, stored_run), epoch)
+    removal = Changes()
+    removal.delete(ObjectRow, key_of(stored))
+    await store.write(removal, epoch)
+    with pytest.raises(ObjectRowMissing, match="has no row"):
+        await store.runs_of_object(stored.object_id)
+    assert [run.key for run in await store.runs_from(stored_run.topic_id, 0, 0, 1, with_batches=False)] == [
+        ""
+    ]
