@@ -104,12 +104,10 @@ class FastPath(Protocol):
 
     def begin(self) -> bool:
         """Whether it still takes requests. Call it before `take`, in the same turn of the loop."""
-        ...
 
     def take(self, data: memoryview, start: int, end: int, *, is_kept: bool) -> Reply | None:
         """Return the reply to the request in `data[start:end]`. Return None, without side effects, if the request
         differs from the others. `is_kept`: nobody changes the bytes later."""
-        ...
 
 
 class Dispatch(Protocol):

@@ -96,7 +96,6 @@ class Requester(Protocol):
 
     def mute(self, until: float, wait: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Read and handle no requests until `wait` has ended."""
-        ...
 
 
 class _RefusedUnanswered(Exception):

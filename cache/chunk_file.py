@@ -46,15 +46,12 @@ class ChunkFile(Protocol):
 
     async def write(self, start: int, parts: Sequence[Buffer]) -> int:
         """Write the parts one after the other; return their CRC-32C. Raises OSError."""
-        ...
 
     async def read(self, start: int, length: int) -> tuple[bytearray, int]:
         """Return bytes [start, start + length), fewer if the file ends earlier, and their CRC-32C. Raises OSError."""
-        ...
 
     async def close(self) -> None:
         """Wait a bounded time for running calls. Raises OSError."""
-        ...
 
 
 class DiskFile:

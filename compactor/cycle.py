@@ -139,7 +139,6 @@ class TaskRunner(Protocol):
 
     def run(self, items: Sequence[WorkItem], output: OutputLocation) -> Outcomes:
         """Yield each item's outcome once, as soon as it is known. Closing the generator abandons the rest."""
-        ...
 
 
 class SwapFollower(Protocol):

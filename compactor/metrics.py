@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Gauge
 
@@ -13,6 +14,23 @@ from sequencer.api.values import Empty
 from tailrace.clock import Clock
 from tailrace.http.http_server import Page, Readiness
 from tailrace.telemetry.counters import CallbackCounter
+
+_COUNTERS: tuple[tuple[str, str, Callable[[Rounds], float]], ...] = (
+    ("objects", "Parquet objects that were swapped in.", lambda rounds: rounds.totals.objects),
+    ("records", "Records that were compacted.", lambda rounds: rounds.totals.records),
+    ("source_bytes", "Bytes that were compacted.", lambda rounds: rounds.totals.source_bytes),
+    ("written_bytes", "Bytes of Parquet swapped in.", lambda rounds: rounds.totals.written_bytes),
+    ("merged_objects", "Small Parquet objects replaced by larger ones.", lambda rounds: rounds.totals.merged_objects),
+    ("merged_bytes", "Bytes of the Parquet objects that merges wrote.", lambda rounds: rounds.totals.merged_bytes),
+    ("failures", "Items that could not be compacted.", lambda rounds: rounds.totals.failures),
+    ("table_failures", "Updates of Iceberg tables that failed.", lambda rounds: rounds.totals.table_failures),
+    ("refused_swaps", "Swaps that the sequencer refused.", lambda rounds: rounds.totals.refused),
+    ("key_passes", "Partitions compacted by key.", lambda rounds: rounds.totals.keyed_passes),
+    ("key_dropped_records", "Records that compaction by key removed.", lambda rounds: rounds.totals.keyed_dropped),
+    ("done_rounds", "Rounds that finished.", lambda rounds: rounds.outcomes[RoundOutcome.DONE]),
+    ("failed_rounds", "Rounds that an error ended.", lambda rounds: rounds.outcomes[RoundOutcome.FAILED]),
+)  # fmt: skip
+"""The counters by name, each with how it is read."""
 
 
 class CompactorPages:
@@ -27,59 +45,28 @@ class CompactorPages:
         self._rounds = rounds
         self._sequencer = sequencer
         self._clock = clock
-        self._backlog_bytes = Gauge(
-            "tailrace_compactor_backlog_bytes",
-            "Bytes of mixed objects that are not compacted yet.",
-            registry=self.registry,
+        self._backlog_bytes = self._gauge(
+            "backlog_bytes", "Bytes of mixed objects that are not compacted yet."
         )
-        Gauge(
-            "tailrace_compactor_backlog_age_seconds",
+        self._gauge(
+            "backlog_age_seconds",
             "Age of the oldest records that qualified for compaction and are not compacted yet.",
-            registry=self.registry,
         ).set_function(self._age_s)
-        self._count("objects", "Parquet objects that were swapped in.", lambda: rounds.totals.objects)
-        self._count("records", "Records that were compacted.", lambda: rounds.totals.records)
-        self._count("source_bytes", "Bytes that were compacted.", lambda: rounds.totals.source_bytes)
-        self._count("written_bytes", "Bytes of Parquet swapped in.", lambda: rounds.totals.written_bytes)
-        self._count(
-            "merged_objects",
-            "Small Parquet objects replaced by larger ones.",
-            lambda: rounds.totals.merged_objects,
-        )
-        self._count(
-            "merged_bytes",
-            "Bytes of the Parquet objects that merges wrote.",
-            lambda: rounds.totals.merged_bytes,
-        )
-        self._count("failures", "Items that could not be compacted.", lambda: rounds.totals.failures)
-        self._count(
-            "table_failures", "Updates of Iceberg tables that failed.", lambda: rounds.totals.table_failures
-        )
-        self._count("refused_swaps", "Swaps that the sequencer refused.", lambda: rounds.totals.refused)
-        self._count("key_passes", "Partitions compacted by key.", lambda: rounds.totals.keyed_passes)
-        self._count(
-            "key_dropped_records",
-            "Records that compaction by key removed.",
-            lambda: rounds.totals.keyed_dropped,
-        )
-        Gauge(
-            "tailrace_compactor_dirty_bytes",
+        self._gauge(
+            "dirty_bytes",
             "Parquet bytes of compacted topics that were not compacted by key yet as of the last round.",
-            registry=self.registry,
         ).set_function(lambda: rounds.current.keyed.dirty_bytes)
-        Gauge(
-            "tailrace_compactor_dirty_ratio",
+        self._gauge(
+            "dirty_ratio",
             "The largest share of a partition's Parquet bytes that was not compacted by key yet as of the last round.",
-            registry=self.registry,
         ).set_function(lambda: rounds.current.keyed.dirtiest)
-        self._count("done_rounds", "Rounds that finished.", self._rounds_of(RoundOutcome.DONE))
-        self._count("failed_rounds", "Rounds that an error ended.", self._rounds_of(RoundOutcome.FAILED))
+        for name, documentation, read in _COUNTERS:
+            CallbackCounter(
+                f"tailrace_compactor_{name}_total", documentation, partial(read, rounds), registry=registry
+            )
 
-    def _count(self, name: str, documentation: str, read: Callable[[], float]) -> None:
-        CallbackCounter(f"tailrace_compactor_{name}_total", documentation, read, registry=self.registry)
-
-    def _rounds_of(self, outcome: RoundOutcome) -> Callable[[], float]:
-        return lambda: self._rounds.outcomes[outcome]
+    def _gauge(self, name: str, documentation: str) -> Gauge:
+        return Gauge(f"tailrace_compactor_{name}", documentation, registry=self.registry)
 
     def _age_s(self) -> float:
         oldest_ms = self._rounds.oldest_ms

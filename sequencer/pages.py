@@ -34,7 +34,6 @@ class Page(Protocol):
     @property
     def next(self) -> Any:
         """Where the next page begins; after the last page None, or -1 for a number."""
-        ...
 
 
 Q = TypeVar("Q", bound=Value)

@@ -16,15 +16,12 @@ class Clock(Protocol):
 
     def wall_ms(self) -> int:
         """Return the milliseconds since the Unix epoch. May jump forwards or back."""
-        ...
 
     def monotonic(self) -> float:
         """Return seconds on a clock that never goes back. Only differences are meaningful."""
-        ...
 
     async def sleep(self, seconds: float) -> None:
         """Pause the calling task."""
-        ...
 
 
 class Entropy(Protocol):
@@ -32,15 +29,12 @@ class Entropy(Protocol):
 
     def uuid(self) -> uuid.UUID:
         """Return a random (version 4) UUID."""
-        ...
 
     def below(self, bound: int) -> int:
         """Return a uniform integer in [0, bound)."""
-        ...
 
     def fraction(self) -> float:
         """Return a uniform float in [0, 1)."""
-        ...
 
 
 class SystemClock:

@@ -41,7 +41,6 @@ class Waiting(Protocol):
 
     def settle(self, index: int, result: BatchResult) -> None:
         """Give the batch at `index` its result. Call it once per batch."""
-        ...
 
 
 class Submission:

@@ -60,7 +60,6 @@ class MutedConnection(Protocol):
 
     def mute(self, until: float, wait: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Read and handle no requests until `wait` has ended."""
-        ...
 
 
 class Meter(msgspec.Struct, eq=False):

@@ -116,16 +116,13 @@ class Guard(Protocol):
     @property
     def needs(self) -> tuple[Need, ...]:
         """The guard's needs. A client that meets all of them is refused nothing."""
-        ...
 
     @property
     def effect(self) -> str:
         """What happens to a request that does not meet them, for the docs."""
-        ...
 
     async def __call__(self, call: Call, request: Any, answer: Next) -> Any:
         """Return the response."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,6 @@ class Exchange(Protocol):
 
     async def answer(self, token: bytes) -> Step:
         """Handle the client's next token. Raises LoginFailed."""
-        ...
 
 
 class PlainExchange:

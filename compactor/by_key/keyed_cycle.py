@@ -43,7 +43,6 @@ class KeyedRunner(Protocol):
 
     def run_keyed(self, items: Sequence[KeyedItem], output: OutputLocation) -> KeyedOutcomes:
         """Yield each item's outcome once, as soon as it is known."""
-        ...
 
 
 @dataclass(slots=True)

@@ -141,7 +141,6 @@ class Registry(Protocol):
 
     async def schema(self, schema_id: int) -> RegisteredSchema:
         """Return the schema. A missing schema has a refusal. Raises RegistryUnavailable."""
-        ...
 
 
 def schema_id_of(value: Buffer) -> int:

@@ -36,24 +36,19 @@ class ValueDecoder(Protocol):
     @property
     def decode(self) -> Callable[[Buffer], Any]:
         """A function that decodes a value for `field_of`. It raises one of `refused` for a value that does not fit."""
-        ...
 
     @property
     def refused(self) -> tuple[type[Exception], ...]:
         """The errors that `decode` raises for a value that does not fit."""
-        ...
 
     def field_of(self, number: int, column: TypedColumn) -> Callable[[Any], Any]:
         """See arrays.FieldOf."""
-        ...
 
     def plain(self, values: pa.Array, most_bytes: int) -> PlainValues | None:
         """Decode values all at once, as far as possible; None if it is not possible."""
-        ...
 
     def cells_in_lists(self, values: pa.ChunkedArray) -> Any:
         """Return the most cells that each value needs for columns in lists and maps; 0 means few."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ class LogIndex(Protocol):
 
     async def topics(self) -> list[Topic]:
         """Return all topics."""
-        ...
 
     async def find_batches(self, request: FindRequest) -> FindAnswer: ...
 

@@ -137,60 +137,47 @@ class TopicTable(Protocol):
 
     def named(self) -> dict[str, str | None]:
         """Return the table's data files with the names of their deletes, None without deletes."""
-        ...
 
     def snapshots(self) -> list[TableSnapshot]:
         """Return the snapshots, oldest first. The last is the current one."""
-        ...
 
     def columns(self) -> str | None:
         """Return the typed columns as text of `tailrace.columns`; None before the first `grow`."""
-        ...
 
     def schema(self) -> pa.Schema:
         """Return all columns, as data files with typed columns must have them."""
-        ...
 
     def grow(self, columns: Columns) -> None:
         """Set the typed columns. They must include all existing ones. Raises TableConflict."""
-        ...
 
     def replays(self) -> int:
         """Return how often `replay` was called."""
-        ...
 
     def replay(self) -> None:
         """Make the next comparison retry the records in the quarantine. Raises TableConflict."""
-        ...
 
     def describe(self, path: str, file: StoredFile) -> Any:
         """Return the table's entry for a data file."""
-        ...
 
     def exchange(
         self, change: TableChange, files: Mapping[str, NewFile], properties: Mapping[str, str]
     ) -> None:
         """Execute a change as one snapshot. `files` has those to add or to cover, by path. Raises TableConflict."""
-        ...
 
     def expire(self, snapshot_ids: Sequence[int]) -> None:
         """Expire snapshots and delete the metadata that only they need. Raises TableConflict."""
-        ...
 
     def searched_ms(self) -> int:
         """Return when `begin_search` was last called, or files were first exchanged, by the database's time; else 0."""
-        ...
 
     def begin_search(self, now_ms: int) -> None:
         """Record a search of the table's folder in a new snapshot that changes no files.
 
         After that, writers that opened the table before can't exchange files. Raises TableConflict.
         """
-        ...
 
     def paths(self) -> set[str]:
         """Return all files that the table needs: those of its snapshots, and its metadata."""
-        ...
 
 
 class Tables(Protocol):
@@ -204,8 +191,6 @@ class Tables(Protocol):
         A table of that name, of another topic that had the name before, is renamed. Raises TableConflict for a table of
         another cluster, or one that Tailrace did not create.
         """
-        ...
 
     def drop(self, topic_id: UUID, name: str, *, is_quarantine: bool = False) -> None:
         """Drop a table that has no files."""
-        ...

@@ -79,7 +79,6 @@ class Deriver(Protocol):
 
     async def derive(self, items: Sequence[DeriveItem]) -> list[DeriveOutcome]:
         """Derive the items' files. Return each item's outcome."""
-        ...
 
 
 class InProcessDeriver:

@@ -70,30 +70,24 @@ class ObjectStore(Protocol):
         Raises ObjectExists (only with `if_absent`), StoreFull, StoreUnavailable, StoreRefused.
         After StoreUnavailable, the object may or may not exist.
         """
-        ...
 
     async def get(self, key: str) -> bytes:
         """Read a whole object. Raises ObjectMissing, StoreUnavailable, StoreRefused."""
-        ...
 
     async def get_range(self, key: str, start: int, length: int) -> bytes | bytearray:
         """Read `length` bytes from `start`, fewer only at the end of the object. Raises the same as `get`.
 
         If the result is a bytearray, the caller owns it.
         """
-        ...
 
     async def head(self, key: str) -> ObjectInfo:
         """Return an object's size and modification time. Raises the same as `get`."""
-        ...
 
     def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
         """Yield every object whose key starts with `prefix` and is after `start_after`, in ascending key order."""
-        ...
 
     async def list_prefixes(self, prefix: str) -> Sequence[str]:
         """Return the distinct next path parts below `prefix`, with their slash. `prefix` ends in `/` or is empty."""
-        ...
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Delete objects. Ignores missing keys.
@@ -101,8 +95,6 @@ class ObjectStore(Protocol):
         Raises NotDeleted if some or all of the objects could not be deleted, and StoreUnavailable or StoreRefused if
         the call as a whole failed.
         """
-        ...
 
     async def close(self) -> None:
         """Release sockets and threads."""
-        ...

@@ -38,7 +38,6 @@ class RepeatObserver(Protocol):
         `operation`: "put" or "get", which includes HEADs. `reason`: "hedge" (the attempt before is slow), "lost" (it
         has been silent for so long that it counts as lost) or "retry" (it failed).
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,6 @@ class StoreObserver(Protocol):
             error: None, or the name of the error's type. ObjectMissing and ObjectExists are responses of a working
                 store. The observer decides which errors count as failures.
         """
-        ...
 
 
 @dataclass(slots=True)

@@ -32,44 +32,35 @@ class RpcConnection(Protocol):
     @property
     def is_encrypted(self) -> bool:
         """Whether the connection uses TLS."""
-        ...
 
     @property
     def peer_host(self) -> str:
         """The peer's IP address; '' if it has none."""
-        ...
 
     @property
     def heard(self) -> int:
         """A number that grows whenever bytes arrive, also those of an incomplete frame."""
-        ...
 
     @property
     def queued(self) -> int:
         """The bytes of all frames that were sent so far."""
-        ...
 
     @property
     def unsent(self) -> int:
         """How many of them the system has not taken yet; with TLS, an estimate."""
-        ...
 
     def send(self, frame: Sequence[Buffer]) -> None:
         """Queue one frame, a gather list that starts with its length. It is dropped if the connection has ended."""
-        ...
 
     def room(self) -> asyncio.Future[None] | None:
         """Return None if there is room to send; else a future that is done once there is room or the connection has
         ended."""
-        ...
 
     def close(self) -> None:
         """Close the connection once everything queued has been sent; then the receiver's `lost` is called."""
-        ...
 
     def abort(self) -> None:
         """End the connection now."""
-        ...
 
 
 class Receiver(Protocol):
@@ -77,20 +68,16 @@ class Receiver(Protocol):
 
     def frame_limit(self) -> int:
         """The longest frame that is accepted at the moment, in bytes."""
-        ...
 
     def makes_room(self, length: int) -> bool:
         """Whether a buffer of this size may be allocated for a frame that arrives in parts. It lives until `received`
         or `lost`."""
-        ...
 
     def received(self, frame: memoryview) -> None:
         """Handle a whole frame, without its length. The receiver may keep the view."""
-        ...
 
     def lost(self, reason: str) -> None:
         """Handle the end of the connection. Called once."""
-        ...
 
 
 class Link(Protocol):
@@ -99,11 +86,9 @@ class Link(Protocol):
     @property
     def address(self) -> str:
         """The peer's address, for messages."""
-        ...
 
     async def connect(self, receiver: Receiver) -> RpcConnection:
         """Open a new connection. Raises NotConnected. A cancelled call leaves nothing open."""
-        ...
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -41,19 +41,15 @@ class DemoCluster(Protocol):
 
     def open_store(self) -> ObjectStore:
         """Open the store for the current event loop; the caller closes it."""
-        ...
 
     async def compact(self) -> None:
         """Run the Spark compactor until nothing is left to compact."""
-        ...
 
     def parquet_paths(self, keys: list[str]) -> list[str]:
         """Return the paths by which Spark reads these objects."""
-        ...
 
     def during_load(self, share: float) -> None:
         """Called during the load, with the share that is done. A cluster may kill and add agents here."""
-        ...
 
 
 @dataclass

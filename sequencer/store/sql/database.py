@@ -34,51 +34,41 @@ class Database(Protocol):
 
     def on(self, lane: Lane) -> Database:
         """Return the same database over the connections of this lane ('commits' is the default)."""
-        ...
 
     async def start(self, *, migrate: bool) -> None:
         """Connect, and create or migrate the tables."""
-        ...
 
     async def now_ms(self) -> int:
         """Return the time of the database's clock."""
-        ...
 
     async def execute(self, statement: str, *arguments: Any) -> list[Values]:
         """Run a statement that writes; return its RETURNING rows."""
-        ...
 
     async def fetch(self, statement: str, *arguments: Any) -> list[Values]:
         """Run a query."""
-        ...
 
     async def fetch_where_in(
         self, statement: str, kind: Literal["uuid", "text"], values: Values
     ) -> list[Values]:
         """Run a query in which `{in_values}` means: is one of `values`. A large set may take several queries."""
-        ...
 
     async def fetch_by_keys(self, kind: type[Row], keys: Sequence[tuple[object, ...]]) -> list[Values]:
         """Return the columns of those rows under these keys that exist."""
-        ...
 
     def fetch_pages(
         self, statements: Sequence[str], rows: int
     ) -> AsyncGenerator[tuple[int, Sequence[Values]], None]:
         """Run queries on one snapshot, taken after all writes that have begun. Yield pages of at most `rows` rows, each
         with the index of its statement. Each page has a time limit, the whole has none."""
-        ...
 
     async def fetch_runs(
         self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int, *, with_batches: bool
     ) -> list[list[Values]]:
         """Return RUN_COLUMNS (or RUN_COLUMNS_WITHOUT_BATCHES) of the runs that each query (topic_id, partition, offset,
         max_bytes) asks for."""
-        ...
 
     async def write(self, changes: Changes, committer_epoch: int) -> None:
         """Apply the changes if `cluster` still has this committer epoch."""
-        ...
 
     async def stop(self) -> None: ...
 
