@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
@@ -32,8 +33,10 @@ class BadStoreUrl(ValueError):
     allowed."""
 
 
-def open_store(url: str, *, clock: Clock, environ: Mapping[str, str] = os.environ) -> ObjectStore:
-    """Open the store that `url` names.
+def open_store(
+    url: str, *, clock: Clock, environ: Mapping[str, str] = os.environ, repeats_requests: bool = True
+) -> ObjectStore:
+    """Open the store that `url` names. `repeats_requests`: see S3Location.
 
     - `memory:` is a new, empty store each time;
     - `/path`, `relative/path`, `file:///path`: a folder, which is created if it is missing;
@@ -52,7 +55,8 @@ def open_store(url: str, *, clock: Clock, environ: Mapping[str, str] = os.enviro
     if isinstance(parsed, Path):
         executor = ThreadPoolExecutor(FOLDER_THREADS, thread_name_prefix="folder-store")
         return FolderStore(parsed, clock, executor)
-    return _open_s3(*parsed)
+    location, backend = parsed
+    return _open_s3(replace(location, repeats_requests=repeats_requests), backend)
 
 
 def check_store_url(url: str, environ: Mapping[str, str] = os.environ) -> None:

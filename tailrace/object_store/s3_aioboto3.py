@@ -74,7 +74,7 @@ class Aioboto3Store:
         body = b"".join(parts)
         # The library must not retry a conditional put: if the response to a successful first attempt were lost, the
         # second would find the object of the first and report that it exists.
-        client = await self._client(retries=not if_absent)
+        client = await self._client(retries=self._location.repeats_requests and not if_absent)
         condition = {"IfNoneMatch": "*"} if if_absent else {}
         try:
             await client.put_object(**self._at(key), Body=body, **condition)
@@ -95,7 +95,7 @@ class Aioboto3Store:
 
     async def head(self, key: str) -> ObjectInfo:
         check_key(key)
-        client = await self._client()
+        client = await self._client(retries=self._location.repeats_requests)
         try:
             answer = await client.head_object(**self._at(key))
         except (ClientError, BotoCoreError, OSError) as error:
@@ -186,7 +186,7 @@ class Aioboto3Store:
         return {"Bucket": self._location.bucket, "Key": self._location.prefix + key}
 
     async def _get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        client = await self._client()
+        client = await self._client(retries=self._location.repeats_requests)
         asked = {} if length is None else {"Range": f"bytes={start}-{start + length - 1}"}
         try:
             answer = await client.get_object(**self._at(key), **asked)

@@ -26,6 +26,9 @@ class S3Location:
         credentials: None leaves them to the library: web identity, container or instance roles.
         request_seconds: time-out of one attempt, including the body.
         retry_seconds: no attempt starts later than this after the first one.
+        repeats_requests: whether the library repeats failed PUTs, GETs and HEADs. If the caller does (hedged.py), their
+            attempts would multiply, and a throttled bucket would get many times the load. Lists and deletes are always
+            repeated.
         connections: the most open sockets to the store.
         list_page: keys per LIST request; S3 returns at most 1,000.
     """
@@ -40,6 +43,7 @@ class S3Location:
     request_seconds: float = 30.0
     retry_seconds: float = 10.0
     max_retries: int = 3
+    repeats_requests: bool = True
     connections: int = 64
     list_page: int = 1000
 

@@ -49,8 +49,8 @@ class ObstoreStore:
 
     def __init__(self, location: S3Location) -> None:
         self._location = location
-        self._retrying = _open(location, location.max_retries)
         self._once = _open(location, 0)
+        self._retrying = _open(location, location.max_retries) if location.repeats_requests else self._once
         self._rest = Aioboto3Store(location)
 
     async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:

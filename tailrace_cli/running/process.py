@@ -152,7 +152,7 @@ async def opened_store(url: str, runtime: Runtime, observer: StoreMetrics) -> As
     Each attempt is counted. PUTs and GETs are retried if they fail or get no answer. They are hedged on S3 only: a slow
     disk does not get faster by reading twice.
     """
-    inner = open_store(url, clock=runtime.clock)
+    inner = open_store(url, clock=runtime.clock, repeats_requests=False)
     metered = MeteredStore(inner, runtime.clock, observer)
     put, get = PUT_POLICY, GET_POLICY
     if not url.startswith("s3:"):

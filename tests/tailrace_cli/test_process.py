@@ -1,4 +1,5 @@
-"""A process ends when it is told to, whatever it waits for. A sequencer writes nothing to another cluster's store."""
+"""A process ends when it is told to, whatever it waits for. A sequencer writes nothing to another cluster's store. A
+throttled store gets a bounded number of requests."""
 
 from __future__ import annotations
 
@@ -8,15 +9,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from prometheus_client import CollectorRegistry
+
+from agent.telemetry_observers import StoreMetrics
 from sequencer.store.sql.store import open_row_store
 from tailrace.clock import SystemClock, SystemEntropy
+from tailrace.object_store.api import StoreUnavailable
+from tailrace.object_store.hedged import PUT_POLICY
 from tailrace.object_store.open import open_store
 from tailrace.rpc import RpcSecurity
 from tailrace.settings import load_settings
 from tailrace_cli.errors import CommandFailed
-from tailrace_cli.running.process import Runtime, sequencer_server
+from tailrace_cli.running.process import Runtime, opened_store, sequencer_server
 from tailrace_cli.settings import Settings
 from tests.support.row_samples import changes, object_row
+from tests.tailrace.object_store.test_s3_answers import ENVIRON, answer, server_that_answers
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,5 +84,33 @@ def test_a_sequencer_with_another_store_than_its_database_does_not_start(tmp_pat
         await rows.close()
         assert await keys_after_a_start("another") == []
         assert await keys_after_a_start("own") != []
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("backend", ["obstore", "aioboto3"])
+def test_a_throttled_request_is_sent_as_often_as_the_hedged_store_says(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in ENVIRON.items():
+        monkeypatch.setenv(name, value)
+    runtime = Runtime(SystemClock(), SystemEntropy())
+    body = b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>reduce your request rate</Message></Error>"
+
+    async def scenario() -> None:
+        async with (
+            server_that_answers(answer("503 Slow Down", body)) as (url, heads),
+            opened_store(f"{url}&backend={backend}", runtime, StoreMetrics(CollectorRegistry())) as store,
+        ):
+            calls = (
+                store.put("a/b", [b"x"]),
+                store.get("a/b"),
+                store.get_range("a/b", 0, 5),
+                store.head("a/b"),
+            )
+            for count, call in enumerate(calls, 1):
+                with pytest.raises(StoreUnavailable):
+                    await call
+                assert len(heads) <= count * PUT_POLICY.attempts
 
     asyncio.run(scenario())

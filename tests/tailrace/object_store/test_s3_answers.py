@@ -30,11 +30,14 @@ def answer(status: str, body: bytes, *headers: str, length: int | None = None) -
 
 
 @asynccontextmanager
-async def store_that_answers(data: bytes, backend: str) -> AsyncIterator[ObjectStore]:
-    """Open a store whose server answers each request with `data` and closes the connection."""
+async def server_that_answers(data: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """Start a server that answers each request with `data` and closes the connection; yield the URL of a bucket on it,
+    and the heads of its requests."""
+    heads: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
+        heads.append(head)
         if length := re.search(rb"content-length: (\d+)", head.lower()):
             await reader.readexactly(int(length[1]))
         writer.write(data)
@@ -43,13 +46,21 @@ async def store_that_answers(data: bytes, backend: str) -> AsyncIterator[ObjectS
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    url = f"s3://bucket?endpoint=http://127.0.0.1:{port}&backend={backend}"
-    store = open_store(url, clock=SystemClock(), environ=ENVIRON)
     try:
-        yield store
+        yield f"s3://bucket?endpoint=http://127.0.0.1:{port}", heads
     finally:
-        await store.close()
         server.close()
+
+
+@asynccontextmanager
+async def store_that_answers(data: bytes, backend: str) -> AsyncIterator[ObjectStore]:
+    """Open a store whose server answers each request with `data`."""
+    async with server_that_answers(data) as (url, _):
+        store = open_store(f"{url}&backend={backend}", clock=SystemClock(), environ=ENVIRON)
+        try:
+            yield store
+        finally:
+            await store.close()
 
 
 @pytest.mark.parametrize("backend", ["obstore", "aioboto3"])
