@@ -49,7 +49,6 @@ from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import T0, Log, batch_of, compacted_here
 from tests.support.registry import MemoryRegistry
 from tests.support.rest_catalog import TOKEN, lost_catalog, rest_catalog
-from tests.support.servers import PostgresServer
 
 LIFE_MS = 600_000
 NAMESPACE = "tailrace"
@@ -118,61 +117,56 @@ def expected(*ranges: tuple[int, int, int]) -> list[tuple[int, int]]:
     return [(partition, offset) for partition, start, end in ranges for offset in range(start, end)]
 
 
-def test_the_table_follows_swaps_deletes_and_the_topics_end(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path) as world:
-            for number in range(2):
-                await world.log.produce(
-                    ("a", 0, batch_of([b"%d" % number] * 5)), ("a", 1, batch_of([b"x"] * 5))
-                )
-                await compacted_here(world.log)
-                await world.sync()
-            assert world.rows() == expected((0, 0, 10), (1, 0, 10))
-            assert (await world.sync()).change.added == frozenset()
-            assert len(world.table().metadata.snapshots) == 2
-            pinned = world.table().metadata.current_snapshot_id
+async def test_the_table_follows_swaps_deletes_and_the_topics_end(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+        for number in range(2):
+            await world.log.produce(("a", 0, batch_of([b"%d" % number] * 5)), ("a", 1, batch_of([b"x"] * 5)))
+            await compacted_here(world.log)
+            await world.sync()
+        assert world.rows() == expected((0, 0, 10), (1, 0, 10))
+        assert (await world.sync()).change.added == frozenset()
+        assert len(world.table().metadata.snapshots) == 2
+        pinned = world.table().metadata.current_snapshot_id
 
-            await world.delete_below(0, 7)  # one file whole in this partition, one inside
-            await world.delete_below(1, 2)
-            done = await world.sync()
-            assert (len(done.change.removed), len(done.change.covered)) == (0, 2)
-            assert world.rows() == expected((0, 7, 10), (1, 2, 10))
-            await world.delete_below(1, 5)
-            done = await world.sync()
-            assert (len(done.change.removed), len(done.change.uncovered)) == (1, 1)
-            await world.delete_below(0, 9)
-            done = await world.sync()
-            assert (len(done.change.covered), len(done.change.uncovered)) == (1, 1)
-            assert world.rows() == expected((0, 9, 10), (1, 5, 10))
+        await world.delete_below(0, 7)  # one file whole in this partition, one inside
+        await world.delete_below(1, 2)
+        done = await world.sync()
+        assert (len(done.change.removed), len(done.change.covered)) == (0, 2)
+        assert world.rows() == expected((0, 7, 10), (1, 2, 10))
+        await world.delete_below(1, 5)
+        done = await world.sync()
+        assert (len(done.change.removed), len(done.change.uncovered)) == (1, 1)
+        await world.delete_below(0, 9)
+        done = await world.sync()
+        assert (len(done.change.covered), len(done.change.uncovered)) == (1, 1)
+        assert world.rows() == expected((0, 9, 10), (1, 5, 10))
 
-            await world.log.sequencer.apply_retention(Empty())
-            world.clock.advance(60)
-            await collect(world.log.sequencer, world.log.store, world.clock, pause_s=0)
-            assert world.rows(snapshot_id=pinned) == expected((0, 0, 10), (1, 0, 10))
+        await world.log.sequencer.apply_retention(Empty())
+        world.clock.advance(60)
+        await collect(world.log.sequencer, world.log.store, world.clock, pause_s=0)
+        assert world.rows(snapshot_id=pinned) == expected((0, 0, 10), (1, 0, 10))
 
-            world.clock.advance(LIFE_MS / 1000)
-            await world.log.sequencer.apply_retention(Empty())
-            assert (await world.sync()).expired == 4
-            world.clock.advance(LIFE_MS / 1000)
-            assert (await world.sync()).expired == 1
-            assert [each.snapshot_id for each in world.table().metadata.snapshots] != [pinned]
-            assert world.rows() == expected((0, 9, 10), (1, 5, 10))
-            world.clock.advance(60)
-            await collect(world.log.sequencer, world.log.store, world.clock, pause_s=0)
-            data = [file async for file in world.log.store.list("") if "/parquet/" in file.key]
-            assert len(data) == 1
-            assert world.rows() == expected((0, 9, 10), (1, 5, 10))
+        world.clock.advance(LIFE_MS / 1000)
+        await world.log.sequencer.apply_retention(Empty())
+        assert (await world.sync()).expired == 4
+        world.clock.advance(LIFE_MS / 1000)
+        assert (await world.sync()).expired == 1
+        assert [each.snapshot_id for each in world.table().metadata.snapshots] != [pinned]
+        assert world.rows() == expected((0, 9, 10), (1, 5, 10))
+        world.clock.advance(60)
+        await collect(world.log.sequencer, world.log.store, world.clock, pause_s=0)
+        data = [file async for file in world.log.store.list("") if "/parquet/" in file.key]
+        assert len(data) == 1
+        assert world.rows() == expected((0, 9, 10), (1, 5, 10))
 
-            await world.log.sequencer.delete_topic(DeleteTopic(world.log.topics["a"].topic_id))
-            await world.sync(is_wanted=False)
-            assert world.rows() == []
-            world.clock.advance(LIFE_MS / 1000)
-            assert (await world.sync(is_wanted=False)).is_dropped
-            assert (await world.log.sequencer.table_pins(TablePinsRequest())).pins == []
-            left = [file.key async for file in world.log.store.list("") if "/tables/" in file.key]
-            assert left == []
-
-    asyncio.run(scenario())
+        await world.log.sequencer.delete_topic(DeleteTopic(world.log.topics["a"].topic_id))
+        await world.sync(is_wanted=False)
+        assert world.rows() == []
+        world.clock.advance(LIFE_MS / 1000)
+        assert (await world.sync(is_wanted=False)).is_dropped
+        assert (await world.log.sequencer.table_pins(TablePinsRequest())).pins == []
+        left = [file.key async for file in world.log.store.list("") if "/tables/" in file.key]
+        assert left == []
 
 
 def _path_of(task: Any) -> Path:
@@ -183,97 +177,81 @@ def _at(url: str) -> Path:
     return Path(unquote(urlsplit(url).path))
 
 
-def test_a_pinned_snapshot_is_read_after_a_merge_has_replaced_its_files_until_it_expires(
+async def test_a_pinned_snapshot_is_read_after_a_merge_has_replaced_its_files_until_it_expires(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path) as world:
-            for _ in range(3):
-                await world.log.produce(("a", 0, batch_of([b"v"] * 5)), ("a", 1, batch_of([b"x"] * 5)))
-                await compacted_here(world.log)
-            await world.sync()
-            pinned = world.table().metadata.current_snapshot_id
-            replaced = {_path_of(task) for task in world.table().scan().plan_files()}
-            everything = expected((0, 0, 15), (1, 0, 15))
+    async with opened(tmp_path) as world:
+        for _ in range(3):
+            await world.log.produce(("a", 0, batch_of([b"v"] * 5)), ("a", 1, batch_of([b"x"] * 5)))
+            await compacted_here(world.log)
+        await world.sync()
+        pinned = world.table().metadata.current_snapshot_id
+        replaced = {_path_of(task) for task in world.table().scan().plan_files()}
+        everything = expected((0, 0, 15), (1, 0, 15))
 
-            summary = await compacted_here(world.log, merges=True)
-            assert summary.failures == []
-            await world.sync()
-            (merged,) = world.table().scan().plan_files()
-            assert len(replaced) == 3 and _path_of(merged) not in replaced
-            world.clock.advance(60)
-            await collect(world.log.sequencer, world.log.store, world.clock, pause_s=0)
-            assert world.rows(snapshot_id=pinned) == world.rows() == everything
-            assert all(path.exists() for path in replaced)
+        summary = await compacted_here(world.log, merges=True)
+        assert summary.failures == []
+        await world.sync()
+        (merged,) = world.table().scan().plan_files()
+        assert len(replaced) == 3 and _path_of(merged) not in replaced
+        world.clock.advance(60)
+        await collect(world.log.sequencer, world.log.store, world.clock, pause_s=0)
+        assert world.rows(snapshot_id=pinned) == world.rows() == everything
+        assert all(path.exists() for path in replaced)
 
-            world.clock.advance(LIFE_MS / 1000)
-            await world.sync()
-            world.clock.advance(60)
-            await world.log.sequencer.apply_retention(Empty())
-            await collect(world.log.sequencer, world.log.store, world.clock, pause_s=0)
-            assert not any(path.exists() for path in replaced)
-            assert world.rows() == everything
-
-    asyncio.run(scenario())
+        world.clock.advance(LIFE_MS / 1000)
+        await world.sync()
+        world.clock.advance(60)
+        await world.log.sequencer.apply_retention(Empty())
+        await collect(world.log.sequencer, world.log.store, world.clock, pause_s=0)
+        assert not any(path.exists() for path in replaced)
+        assert world.rows() == everything
 
 
 @pytest.mark.parametrize("schema", [None, ValueFormat("json")])
-def test_a_time_that_microseconds_do_not_hold_stops_no_table(
+async def test_a_time_that_microseconds_do_not_hold_stops_no_table(
     tmp_path: Path, schema: ValueFormat | None
 ) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path, 1) as world:
-            times = [T0, -(2**62), 2**62]
-            for at in times:
-                await world.log.produce(("a", 0, batch_of([b'{"id": 1}'], at=at)))
-            await compacted_here(world.log)
-            await world.syncing.sync(
-                DesiredTable(world.log.topics["a"].topic_id, "a", LIFE_MS, values=schema)
-            )
-            scanned = world.table().scan().to_arrow()
-            found = scanned["timestamp"].cast(pa.int64()).to_pylist()
-            assert found == [T0 * 1000, LEAST_TIME_MS * 1000, GREATEST_TIME_MS * 1000]
-            for sign in ("<", ">"):
-                where = f"timestamp {sign} '2023-01-01T00:00:00+00:00'"
-                assert len(world.table().scan(row_filter=where).to_arrow()) == (1 if sign == "<" else 2)
-            assert duckdb.sql("select count(timestamp) from scanned").fetchall() == [(3,)]
-            assert [record.timestamp for record in await world.log.records("a", 0)] == times
-
-    asyncio.run(scenario())
+    async with opened(tmp_path, 1) as world:
+        times = [T0, -(2**62), 2**62]
+        for at in times:
+            await world.log.produce(("a", 0, batch_of([b'{"id": 1}'], at=at)))
+        await compacted_here(world.log)
+        await world.syncing.sync(DesiredTable(world.log.topics["a"].topic_id, "a", LIFE_MS, values=schema))
+        scanned = world.table().scan().to_arrow()
+        found = scanned["timestamp"].cast(pa.int64()).to_pylist()
+        assert found == [T0 * 1000, LEAST_TIME_MS * 1000, GREATEST_TIME_MS * 1000]
+        for sign in ("<", ">"):
+            where = f"timestamp {sign} '2023-01-01T00:00:00+00:00'"
+            assert len(world.table().scan(row_filter=where).to_arrow()) == (1 if sign == "<" else 2)
+        assert duckdb.sql("select count(timestamp) from scanned").fetchall() == [(3,)]
+        assert [record.timestamp for record in await world.log.records("a", 0)] == times
 
 
-def test_files_that_cannot_be_deleted_are_reported_and_block_nothing_else(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path) as world:
-            await world.log.produce(("a", 0, batch_of([b"v"] * 5)))
-            await compacted_here(world.log)
-            await world.sync()
-            kept = Path(world.table().metadata.metadata_log[0].metadata_file.removeprefix("file://"))
-            kept.unlink()
-            (kept / "no file").mkdir(parents=True)
-            with structlog.testing.capture_logs() as logged:
-                world.tables.drop(world.log.topics["a"].topic_id, "a")
-            assert world.tables.find("a") is None
-            assert [path for path in (tmp_path / "c/tables").rglob("*") if path.is_file()] == []
-            (told,) = logged
-            assert (told["log_level"], told["files"], told["first"]) == ("warning", 1, f"file://{kept}")
-
-    asyncio.run(scenario())
+async def test_files_that_cannot_be_deleted_are_reported_and_block_nothing_else(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+        await world.log.produce(("a", 0, batch_of([b"v"] * 5)))
+        await compacted_here(world.log)
+        await world.sync()
+        kept = Path(world.table().metadata.metadata_log[0].metadata_file.removeprefix("file://"))
+        kept.unlink()
+        (kept / "no file").mkdir(parents=True)
+        with structlog.testing.capture_logs() as logged:
+            world.tables.drop(world.log.topics["a"].topic_id, "a")
+        assert world.tables.find("a") is None
+        assert [path for path in (tmp_path / "c/tables").rglob("*") if path.is_file()] == []
+        (told,) = logged
+        assert (told["log_level"], told["files"], told["first"]) == ("warning", 1, f"file://{kept}")
 
 
-def test_a_catalog_on_postgresql_names_the_same(tmp_path: Path, postgres: PostgresServer) -> None:
-    catalog = postgres.create_database()
-
-    async def scenario() -> None:
-        async with opened(tmp_path, catalog=catalog) as world:
-            await world.log.produce(("a", 0, batch_of([b"v"] * 5)))
-            await compacted_here(world.log)
-            await world.sync()
-            await world.delete_below(0, 2)
-            await world.sync()
-            assert world.rows() == expected((0, 2, 5))
-
-    asyncio.run(scenario())
+async def test_a_catalog_on_postgresql_names_the_same(tmp_path: Path, database: str) -> None:
+    async with opened(tmp_path, catalog=database) as world:
+        await world.log.produce(("a", 0, batch_of([b"v"] * 5)))
+        await compacted_here(world.log)
+        await world.sync()
+        await world.delete_below(0, 2)
+        await world.sync()
+        assert world.rows() == expected((0, 2, 5))
 
 
 def test_a_rest_catalog_names_the_same_refuses_who_was_overtaken_and_forgets_the_table(
@@ -374,225 +352,195 @@ def test_a_silent_database_of_a_catalog_ends_the_call(monkeypatch: pytest.Monkey
     assert "secret" not in str(raised.value)
 
 
-def test_a_table_that_another_writer_has_just_created_stays_the_topics_table(
+async def test_a_table_that_another_writer_has_just_created_stays_the_topics_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path) as world:
-            await world.log.produce(("a", 0, batch_of([b"v"] * 5)))
+    async with opened(tmp_path) as world:
+        await world.log.produce(("a", 0, batch_of([b"v"] * 5)))
+        await compacted_here(world.log)
+        await world.sync()
+        with monkeypatch.context() as patched:
+            patched.setattr(IcebergTables, "_find", lambda *_: None)  # it looked before that
+            world.tables.open(world.log.topics["a"].topic_id, "a", create=True)
+        assert world.rows() == expected((0, 0, 5))
+
+
+async def test_an_hours_query_opens_a_tenth_of_the_files(tmp_path: Path) -> None:
+    async with opened(tmp_path, 1) as world:
+        hour_ms = 3_600_000
+        for hour in range(24):
+            await world.log.produce(("a", 0, batch_of([b"v"] * 3, at=T0 + hour * hour_ms)))
             await compacted_here(world.log)
-            await world.sync()
-            with monkeypatch.context() as patched:
-                patched.setattr(IcebergTables, "_find", lambda *_: None)  # it looked before that
-                world.tables.open(world.log.topics["a"].topic_id, "a", create=True)
-            assert world.rows() == expected((0, 0, 5))
-
-    asyncio.run(scenario())
-
-
-def test_an_hours_query_opens_a_tenth_of_the_files(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path, 1) as world:
-            hour_ms = 3_600_000
-            for hour in range(24):
-                await world.log.produce(("a", 0, batch_of([b"v"] * 3, at=T0 + hour * hour_ms)))
-                await compacted_here(world.log)
-            await world.sync()
-            begin = datetime.fromtimestamp(T0 / 1000, UTC) + timedelta(hours=5)
-            in_hour = And(
-                GreaterThanOrEqual("timestamp", begin.isoformat()),
-                LessThan("timestamp", (begin + timedelta(hours=1)).isoformat()),
-            )
-            planned = list(world.table().scan(row_filter=in_hour).plan_files())
-            assert (len(planned), len(list(world.table().scan().plan_files()))) == (1, 24)
-
-    asyncio.run(scenario())
+        await world.sync()
+        begin = datetime.fromtimestamp(T0 / 1000, UTC) + timedelta(hours=5)
+        in_hour = And(
+            GreaterThanOrEqual("timestamp", begin.isoformat()),
+            LessThan("timestamp", (begin + timedelta(hours=1)).isoformat()),
+        )
+        planned = list(world.table().scan(row_filter=in_hour).plan_files())
+        assert (len(planned), len(list(world.table().scan().plan_files()))) == (1, 24)
 
 
-def test_an_hours_query_opens_a_tenth_of_the_files_that_merges_leave(
+async def test_an_hours_query_opens_a_tenth_of_the_files_that_merges_leave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten days of hourly rounds. Files are whole at 64 KB here, which takes a few hours, as 64 MiB do of a topic of
     some hundred MiB a day."""
     monkeypatch.setattr("sequencer.rules.compaction.SMALL_BYTES", 64 << 10)
 
-    async def scenario() -> None:
-        luck = random.Random(1)
-        async with opened(tmp_path) as world:
-            begin = world.clock.wall_ms()
-            for _ in range(240):
-                for partition in (0, 1):
-                    values = [luck.randbytes(1_000) for _ in range(10)]
-                    batch = batch_of(values, at=world.clock.wall_ms())
-                    await world.log.produce(("a", partition, batch))
-                world.clock.advance(3_600)
-                await compacted_here(world.log, merges=True)
-            await world.sync()
-            files = len(list(world.table().scan().plan_files()))
-            assert 60 <= files < 120
-            table = world.table()
-            for hour in range(240):
-                start = datetime.fromtimestamp(begin / 1000, UTC) + timedelta(hours=hour)
-                in_hour = And(
-                    GreaterThanOrEqual("timestamp", start.isoformat()),
-                    LessThan("timestamp", (start + timedelta(hours=1)).isoformat()),
-                )
-                scan = table.scan(row_filter=in_hour)
-                assert 1 <= len(list(scan.plan_files())) <= files // 10
-            assert scan.to_arrow().num_rows == 20
-
-    asyncio.run(scenario())
+    luck = random.Random(1)
+    async with opened(tmp_path) as world:
+        begin = world.clock.wall_ms()
+        for _ in range(240):
+            for partition in (0, 1):
+                values = [luck.randbytes(1_000) for _ in range(10)]
+                batch = batch_of(values, at=world.clock.wall_ms())
+                await world.log.produce(("a", partition, batch))
+            world.clock.advance(3_600)
+            await compacted_here(world.log, merges=True)
+        await world.sync()
+        files = len(list(world.table().scan().plan_files()))
+        assert 60 <= files < 120
+        table = world.table()
+        for hour in range(240):
+            start = datetime.fromtimestamp(begin / 1000, UTC) + timedelta(hours=hour)
+            in_hour = And(
+                GreaterThanOrEqual("timestamp", start.isoformat()),
+                LessThan("timestamp", (start + timedelta(hours=1)).isoformat()),
+            )
+            scan = table.scan(row_filter=in_hour)
+            assert 1 <= len(list(scan.plan_files())) <= files // 10
+        assert scan.to_arrow().num_rows == 20
 
 
-def test_many_swaps_leave_few_manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_swaps_leave_few_manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compactor.tables.iceberg_snapshot.MOST_SMALL_MANIFESTS", 3)
 
-    async def scenario() -> None:
-        async with opened(tmp_path, 1) as world:
-            for number in range(6):
-                await world.log.produce(("a", 0, batch_of([b"%d" % number])))
-                await compacted_here(world.log)
-                await world.sync()
-            table = world.table()
-            assert len(table.current_snapshot().manifests(table.io)) <= 4
-            assert world.rows() == expected((0, 0, 6))
-
-    asyncio.run(scenario())
-
-
-def test_a_writer_that_was_overtaken_changes_nothing(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path, 1) as world:
-            await world.log.produce(("a", 0, batch_of([b"v"])))
+    async with opened(tmp_path, 1) as world:
+        for number in range(6):
+            await world.log.produce(("a", 0, batch_of([b"%d" % number])))
             await compacted_here(world.log)
-            late = world.tables.open(world.log.topics["a"].topic_id, "a", create=True)
-            assert late is not None
             await world.sync()
-            one = world.tables.open(world.log.topics["a"].topic_id, "a", create=False)
-            assert one is not None
-            (path,) = one.named()
-
-            class Late:
-                def open(self, *_: Any, **__: Any) -> Any:
-                    return late
-
-            syncing = TableSync(
-                world.log.sequencer, world.log.store, Late(),  # type: ignore[arg-type]
-                path_of=lambda key: object_url(str(world.root), key), executor=ThreadPoolExecutor(1),
-            )  # fmt: skip
-            with pytest.raises(TableConflict):
-                await syncing.sync(DesiredTable(world.log.topics["a"].topic_id, "a", LIFE_MS))
-            assert world.rows() == [(0, 0)]
-            assert list(one.named()) == [path]
-
-    asyncio.run(scenario())
+        table = world.table()
+        assert len(table.current_snapshot().manifests(table.io)) <= 4
+        assert world.rows() == expected((0, 0, 6))
 
 
-def test_a_compactor_that_dies_while_it_makes_a_table_leaves_one_that_can_be_read(
+async def test_a_writer_that_was_overtaken_changes_nothing(tmp_path: Path) -> None:
+    async with opened(tmp_path, 1) as world:
+        await world.log.produce(("a", 0, batch_of([b"v"])))
+        await compacted_here(world.log)
+        late = world.tables.open(world.log.topics["a"].topic_id, "a", create=True)
+        assert late is not None
+        await world.sync()
+        one = world.tables.open(world.log.topics["a"].topic_id, "a", create=False)
+        assert one is not None
+        (path,) = one.named()
+
+        class Late:
+            def open(self, *_: Any, **__: Any) -> Any:
+                return late
+
+        syncing = TableSync(
+            world.log.sequencer, world.log.store, Late(),  # type: ignore[arg-type]
+            path_of=lambda key: object_url(str(world.root), key), executor=ThreadPoolExecutor(1),
+        )  # fmt: skip
+        with pytest.raises(TableConflict):
+            await syncing.sync(DesiredTable(world.log.topics["a"].topic_id, "a", LIFE_MS))
+        assert world.rows() == [(0, 0)]
+        assert list(one.named()) == [path]
+
+
+async def test_a_compactor_that_dies_while_it_makes_a_table_leaves_one_that_can_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path) as world:
-            await world.log.produce(("a", 0, batch_of([b"x"] * 5)))
-            await compacted_here(world.log)
-            with monkeypatch.context() as patched:
-                patched.delattr(Table, "transaction")
-                with pytest.raises(AttributeError):
-                    await world.sync()
-            await world.sync()
-            assert world.rows() == expected((0, 0, 5))
-
-    asyncio.run(scenario())
-
-
-def test_a_snapshot_with_a_tag_or_branch_stays_and_the_others_expire(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path, 1) as world:
-            named: list[int] = []
-            for number in range(4):
-                await world.log.produce(("a", 0, batch_of([b"v"])))
-                await compacted_here(world.log, merges=True)
+    async with opened(tmp_path) as world:
+        await world.log.produce(("a", 0, batch_of([b"x"] * 5)))
+        await compacted_here(world.log)
+        with monkeypatch.context() as patched:
+            patched.delattr(Table, "transaction")
+            with pytest.raises(AttributeError):
                 await world.sync()
-                named.append(world.table().metadata.current_snapshot_id)
-                if number < 2:
-                    manage = world.table().manage_snapshots()
-                    create = manage.create_branch if number else manage.create_tag
-                    create(named[number], "kept" if number else "v1").commit()
-            world.clock.advance(LIFE_MS / 1000)
-            assert (await world.sync()).expired == 1
-            left = [snapshot.snapshot_id for snapshot in world.table().metadata.snapshots]
-            assert sorted(left[:3]) == sorted([*named[:2], named[3]])
-            world.clock.advance(60)
-            await world.log.sequencer.apply_retention(Empty())
-            await collect(world.log.sequencer, world.log.store, world.clock, pause_s=0)
-            assert world.rows(snapshot_id=named[0]) == [(0, 0)]
-            assert world.rows() == expected((0, 0, 4))
-
-            manage = world.table().manage_snapshots()
-            manage.remove_tag("v1").remove_branch("kept").commit()
-            assert (await world.sync()).expired == 2
-
-    asyncio.run(scenario())
+        await world.sync()
+        assert world.rows() == expected((0, 0, 5))
 
 
-def test_no_other_program_may_delete_the_logs_objects(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path, 1) as world:
+async def test_a_snapshot_with_a_tag_or_branch_stays_and_the_others_expire(tmp_path: Path) -> None:
+    async with opened(tmp_path, 1) as world:
+        named: list[int] = []
+        for number in range(4):
+            await world.log.produce(("a", 0, batch_of([b"v"])))
+            await compacted_here(world.log, merges=True)
             await world.sync()
-            assert world.table().properties["gc.enabled"] == "false"
-            with world.table().transaction() as transaction:  # as an older version made it
-                transaction.remove_properties("gc.enabled")
-            await world.sync()
-            assert world.table().properties["gc.enabled"] == "false"
+            named.append(world.table().metadata.current_snapshot_id)
+            if number < 2:
+                manage = world.table().manage_snapshots()
+                create = manage.create_branch if number else manage.create_tag
+                create(named[number], "kept" if number else "v1").commit()
+        world.clock.advance(LIFE_MS / 1000)
+        assert (await world.sync()).expired == 1
+        left = [snapshot.snapshot_id for snapshot in world.table().metadata.snapshots]
+        assert sorted(left[:3]) == sorted([*named[:2], named[3]])
+        world.clock.advance(60)
+        await world.log.sequencer.apply_retention(Empty())
+        await collect(world.log.sequencer, world.log.store, world.clock, pause_s=0)
+        assert world.rows(snapshot_id=named[0]) == [(0, 0)]
+        assert world.rows() == expected((0, 0, 4))
 
-    asyncio.run(scenario())
+        manage = world.table().manage_snapshots()
+        manage.remove_tag("v1").remove_branch("kept").commit()
+        assert (await world.sync()).expired == 2
+
+
+async def test_no_other_program_may_delete_the_logs_objects(tmp_path: Path) -> None:
+    async with opened(tmp_path, 1) as world:
+        await world.sync()
+        assert world.table().properties["gc.enabled"] == "false"
+        with world.table().transaction() as transaction:  # as an older version made it
+            transaction.remove_properties("gc.enabled")
+        await world.sync()
+        assert world.table().properties["gc.enabled"] == "false"
 
 
 @pytest.mark.parametrize("kind", [DataFileContent.POSITION_DELETES, DataFileContent.EQUALITY_DELETES])
-def test_deletes_of_other_programs_are_removed(tmp_path: Path, kind: DataFileContent) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path, 1) as world:
-            await world.log.produce(("a", 0, batch_of([b"v"] * 3)))
-            await compacted_here(world.log)
-            await world.sync()
-            (file,) = world.table().scan().plan_files()
-            path = f"{world.table().location()}/data/00000-deletes.parquet"
-            position = pa.table({"file_path": [file.file.file_path], "pos": pa.array([1], pa.int64())})
-            _at(path).parent.mkdir()
-            pq.write_table(position, _at(path))
-            deletes = data_file(
-                world.table().metadata, content=kind, file_path=path,
-                file_size_in_bytes=_at(path).stat().st_size, record_count=1,
-            )  # fmt: skip
-            with world.table().transaction() as transaction:
-                SnapshotExchange(transaction, [deletes], [], {}).commit()
-            if kind is DataFileContent.POSITION_DELETES:
-                assert world.rows() == [(0, 0), (0, 2)]
-            assert (await world.sync()).change.removed == {path}
-            assert world.rows() == expected((0, 0, 3))
-            assert not (await world.sync()).change
-
-    asyncio.run(scenario())
+async def test_deletes_of_other_programs_are_removed(tmp_path: Path, kind: DataFileContent) -> None:
+    async with opened(tmp_path, 1) as world:
+        await world.log.produce(("a", 0, batch_of([b"v"] * 3)))
+        await compacted_here(world.log)
+        await world.sync()
+        (file,) = world.table().scan().plan_files()
+        path = f"{world.table().location()}/data/00000-deletes.parquet"
+        position = pa.table({"file_path": [file.file.file_path], "pos": pa.array([1], pa.int64())})
+        _at(path).parent.mkdir()
+        pq.write_table(position, _at(path))
+        deletes = data_file(
+            world.table().metadata, content=kind, file_path=path,
+            file_size_in_bytes=_at(path).stat().st_size, record_count=1,
+        )  # fmt: skip
+        with world.table().transaction() as transaction:
+            SnapshotExchange(transaction, [deletes], [], {}).commit()
+        if kind is DataFileContent.POSITION_DELETES:
+            assert world.rows() == [(0, 0), (0, 2)]
+        assert (await world.sync()).change.removed == {path}
+        assert world.rows() == expected((0, 0, 3))
+        assert not (await world.sync()).change
 
 
-def test_a_topic_made_again_has_a_table_of_its_own(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path, 1) as world:
-            await world.log.produce(("a", 0, batch_of([b"old"] * 3)))
-            await compacted_here(world.log)
-            await world.sync()
-            old = world.log.topics["a"]
-            await world.log.sequencer.delete_topic(DeleteTopic(old.topic_id))
-            await world.log.topic("a")
-            await world.log.produce(("a", 0, batch_of([b"new"])))
-            await compacted_here(world.log)
-            await world.sync()
-            assert world.rows() == [(0, 0)]
-            aside = world.tables.open(old.topic_id, "a", create=False)
-            assert aside is not None
-            assert len(aside.named()) == 1
-
-    asyncio.run(scenario())
+async def test_a_topic_made_again_has_a_table_of_its_own(tmp_path: Path) -> None:
+    async with opened(tmp_path, 1) as world:
+        await world.log.produce(("a", 0, batch_of([b"old"] * 3)))
+        await compacted_here(world.log)
+        await world.sync()
+        old = world.log.topics["a"]
+        await world.log.sequencer.delete_topic(DeleteTopic(old.topic_id))
+        await world.log.topic("a")
+        await world.log.produce(("a", 0, batch_of([b"new"])))
+        await compacted_here(world.log)
+        await world.sync()
+        assert world.rows() == [(0, 0)]
+        aside = world.tables.open(old.topic_id, "a", create=False)
+        assert aside is not None
+        assert len(aside.named()) == 1
 
 
 def test_two_clusters_on_one_catalog_take_no_table_of_each_other(tmp_path: Path) -> None:

@@ -230,49 +230,48 @@ def test_the_cause_of_a_dead_task_is_one_line_of_sparks_report(trace: str, cause
     assert cause_of_death(trace) == cause
 
 
-def test_a_task_that_dies_costs_its_own_item_and_is_reported_in_one_line(spark: Any, tmp_path: Path) -> None:
+async def test_a_task_that_dies_costs_its_own_item_and_is_reported_in_one_line(
+    spark: Any, tmp_path: Path
+) -> None:
     """Twenty items, on Spark's workers: one worker is killed as for its memory, another raises MemoryError."""
 
-    async def scenario() -> None:
-        clock, entropy = SystemClock(), SystemEntropy()
-        sequencer = Committer(MemoryRowStore(clock), clock, entropy)
-        await sequencer.start()
-        store = open_store(str(tmp_path / "objects"), clock=clock)
+    clock, entropy = SystemClock(), SystemEntropy()
+    sequencer = Committer(MemoryRowStore(clock), clock, entropy)
+    await sequencer.start()
+    store = open_store(str(tmp_path / "objects"), clock=clock)
 
-        def task(payloads: Sequence[bytes], store_url: str, output: OutputLocation) -> list[bytes]:
-            for payload in payloads:
-                if b"killed" in payload:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                if b"greedy" in payload:
-                    raise MemoryError("no room for it")
-            return run_task(payloads, store_url, output)
+    def task(payloads: Sequence[bytes], store_url: str, output: OutputLocation) -> list[bytes]:
+        for payload in payloads:
+            if b"killed" in payload:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if b"greedy" in payload:
+                raise MemoryError("no room for it")
+        return run_task(payloads, store_url, output)
 
-        with ThreadPoolExecutor(4) as executor:
-            try:
-                log = Log(sequencer, store, clock)
-                for name in ["killed", "greedy", *(f"t{number}" for number in range(18))]:
-                    await log.topic(name)
-                    await log.produce((name, 0, batch_of([b"{}"])))
-                url = str(tmp_path / "objects")
-                deadly = SparkRunner(spark, url, executor, task=task)
-                summary = await run_cycle(
-                    sequencer, deadly, clock=clock, entropy=entropy, settings=ALL, holder="this one"
-                )
-                assert (summary.objects, summary.refused) == (18, [])
-                reasons = {failure.topic_name: failure.reason for failure in summary.failures}
-                assert reasons["greedy"] == "the task died: MemoryError: no room for it"
-                assert "Python worker exited unexpectedly" in reasons["killed"]
-                assert len(reasons) == 2 and not any("\n" in reason for reason in reasons.values())
-                runner = SparkRunner(spark, url, executor)
-                again = await run_cycle(
-                    sequencer, runner, clock=clock, entropy=entropy, settings=ALL, holder="this one"
-                )
-                assert (again.objects, again.failures) == (2, [])
-            finally:
-                await sequencer.close()
-                await store.close()
-
-    asyncio.run(scenario())
+    with ThreadPoolExecutor(4) as executor:
+        try:
+            log = Log(sequencer, store, clock)
+            for name in ["killed", "greedy", *(f"t{number}" for number in range(18))]:
+                await log.topic(name)
+                await log.produce((name, 0, batch_of([b"{}"])))
+            url = str(tmp_path / "objects")
+            deadly = SparkRunner(spark, url, executor, task=task)
+            summary = await run_cycle(
+                sequencer, deadly, clock=clock, entropy=entropy, settings=ALL, holder="this one"
+            )
+            assert (summary.objects, summary.refused) == (18, [])
+            reasons = {failure.topic_name: failure.reason for failure in summary.failures}
+            assert reasons["greedy"] == "the task died: MemoryError: no room for it"
+            assert "Python worker exited unexpectedly" in reasons["killed"]
+            assert len(reasons) == 2 and not any("\n" in reason for reason in reasons.values())
+            runner = SparkRunner(spark, url, executor)
+            again = await run_cycle(
+                sequencer, runner, clock=clock, entropy=entropy, settings=ALL, holder="this one"
+            )
+            assert (again.objects, again.failures) == (2, [])
+        finally:
+            await sequencer.close()
+            await store.close()
 
 
 def test_a_compacted_topic_keeps_the_last_value_of_each_key_for_clients_and_in_spark(
@@ -318,46 +317,41 @@ def test_a_compacted_topic_keeps_the_last_value_of_each_key_for_clients_and_in_s
     assert len(rows) == 14
 
 
-def test_typed_columns_are_made_by_tasks_and_what_does_not_fit_is_in_quarantine(
+async def test_typed_columns_are_made_by_tasks_and_what_does_not_fit_is_in_quarantine(
     spark: Any, tmp_path: Path
 ) -> None:
     url = str(tmp_path / "objects")
 
-    async def scenario() -> None:
-        clock, entropy = SystemClock(), SystemEntropy()
-        sequencer = Committer(MemoryRowStore(clock), clock, entropy)
-        await sequencer.start()
-        store = open_store(url, clock=clock)
-        with ThreadPoolExecutor(4) as executor:
-            try:
-                log = Log(sequencer, store, clock)
-                topic = await log.topic("flights", 2)
-                for number in range(4):
-                    await log.produce(("flights", number % 2, batch_of([flight(number), b"?"])))
-                summary = await compact(log.sequencer, url, spark=spark, settings=ALL)
-                catalog = open_catalog(f"sqlite:///{tmp_path}/catalog.db", url)
-                tables = IcebergTables(catalog, namespace="n", store_url=url, cluster_id="c")
-                syncing = TableSync(
-                    log.sequencer, store, tables,
-                    path_of=lambda key: object_url(url, key), executor=executor, folder="c/tables",
-                )  # fmt: skip
-                syncing.derive_by(SparkRunner(spark, url, executor).deriver)
-                wanted = DesiredTable(topic.topic_id, "flights", 60_000, values=ValueFormat("json"))
-                assert (await syncing.sync(wanted)).quarantined == summary.objects
-                typed = catalog.load_table("n.flights").scan().to_arrow()
-                assert sorted(typed["delay"].to_pylist()) == [0, 1, 2, 3]
-                unfit = catalog.load_table("n.flights__quarantine").scan().to_arrow()
-                assert unfit["value"].to_pylist() == [b"?"] * 4
+    clock, entropy = SystemClock(), SystemEntropy()
+    sequencer = Committer(MemoryRowStore(clock), clock, entropy)
+    await sequencer.start()
+    store = open_store(url, clock=clock)
+    with ThreadPoolExecutor(4) as executor:
+        try:
+            log = Log(sequencer, store, clock)
+            topic = await log.topic("flights", 2)
+            for number in range(4):
+                await log.produce(("flights", number % 2, batch_of([flight(number), b"?"])))
+            summary = await compact(log.sequencer, url, spark=spark, settings=ALL)
+            catalog = open_catalog(f"sqlite:///{tmp_path}/catalog.db", url)
+            tables = IcebergTables(catalog, namespace="n", store_url=url, cluster_id="c")
+            syncing = TableSync(
+                log.sequencer, store, tables,
+                path_of=lambda key: object_url(url, key), executor=executor, folder="c/tables",
+            )  # fmt: skip
+            syncing.derive_by(SparkRunner(spark, url, executor).deriver)
+            wanted = DesiredTable(topic.topic_id, "flights", 60_000, values=ValueFormat("json"))
+            assert (await syncing.sync(wanted)).quarantined == summary.objects
+            typed = catalog.load_table("n.flights").scan().to_arrow()
+            assert sorted(typed["delay"].to_pylist()) == [0, 1, 2, 3]
+            unfit = catalog.load_table("n.flights__quarantine").scan().to_arrow()
+            assert unfit["value"].to_pylist() == [b"?"] * 4
 
-                await log.produce(("flights", 0, batch_of([flight(4)])))
-                await compact(log.sequencer, url, spark=spark, settings=ALL)
-                await store.delete(
-                    [object.key async for object in store.list("") if "/parquet/" in object.key]
-                )
-                with pytest.raises(DeriveFailed, match=r"typed columns: FileNotFoundError"):
-                    await syncing.sync(wanted)
-            finally:
-                await sequencer.close()
-                await store.close()
-
-    asyncio.run(scenario())
+            await log.produce(("flights", 0, batch_of([flight(4)])))
+            await compact(log.sequencer, url, spark=spark, settings=ALL)
+            await store.delete([object.key async for object in store.list("") if "/parquet/" in object.key])
+            with pytest.raises(DeriveFailed, match=r"typed columns: FileNotFoundError"):
+                await syncing.sync(wanted)
+        finally:
+            await sequencer.close()
+            await store.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Iterable
 from contextlib import asynccontextmanager
@@ -239,48 +238,42 @@ def test_a_partition_is_due_by_its_dirty_share_or_by_its_oldest_dirty_record() -
     assert is_due(timeless, point(10, 101), old, T0 + 60)
 
 
-def test_a_merge_makes_no_dirty_record_younger() -> None:
+async def test_a_merge_makes_no_dirty_record_younger() -> None:
     """A merge has the age of its newest record, and the runs of a thin topic are merged every few days."""
 
-    async def scenario() -> None:
-        lag_days = 4
-        configs = {"min.cleanable.dirty.ratio": "0.99", "max.compaction.lag.ms": str(lag_days * DAY_MS)}
-        async with opened() as (log, clock):
-            await log.topic("t", 1, COMPACTED | configs)
-            many = [(b"k%d" % number, b"v" * 1_000) for number in range(100)]
-            await log.produce(("t", 0, batch(*many, at=clock.wall_ms())))
-            assert (await compacted(log)).keyed.passes == 1
-            oldest_dirty_ms = 0
-            for _ in range(32):
-                clock.advance(DAY_MS / 1000)
-                oldest_dirty_ms = oldest_dirty_ms or clock.wall_ms()
-                await log.produce(("t", 0, batch((b"k0", b"new"), at=clock.wall_ms())))
-                summary = await compacted(log)
-                if summary.keyed.passes:
-                    oldest_dirty_ms = 0
-                assert not oldest_dirty_ms or clock.wall_ms() - oldest_dirty_ms < lag_days * DAY_MS
-            assert table_of(await log.consumed("t")) == dict(many) | {b"k0": b"new"}
-
-    asyncio.run(scenario())
+    lag_days = 4
+    configs = {"min.cleanable.dirty.ratio": "0.99", "max.compaction.lag.ms": str(lag_days * DAY_MS)}
+    async with opened() as (log, clock):
+        await log.topic("t", 1, COMPACTED | configs)
+        many = [(b"k%d" % number, b"v" * 1_000) for number in range(100)]
+        await log.produce(("t", 0, batch(*many, at=clock.wall_ms())))
+        assert (await compacted(log)).keyed.passes == 1
+        oldest_dirty_ms = 0
+        for _ in range(32):
+            clock.advance(DAY_MS / 1000)
+            oldest_dirty_ms = oldest_dirty_ms or clock.wall_ms()
+            await log.produce(("t", 0, batch((b"k0", b"new"), at=clock.wall_ms())))
+            summary = await compacted(log)
+            if summary.keyed.passes:
+                oldest_dirty_ms = 0
+            assert not oldest_dirty_ms or clock.wall_ms() - oldest_dirty_ms < lag_days * DAY_MS
+        assert table_of(await log.consumed("t")) == dict(many) | {b"k0": b"new"}
 
 
-def test_a_merge_makes_no_record_wait_for_a_younger_one() -> None:
-    async def scenario() -> None:
-        lag_days = 8
-        async with opened() as (log, clock):
-            await log.topic("t", 1, COMPACTED | {"min.compaction.lag.ms": str(lag_days * DAY_MS)})
-            written_ms: list[int] = []
-            for _ in range(32):
-                clock.advance(DAY_MS / 1000)
-                written_ms.append(clock.wall_ms())
-                await log.produce(("t", 0, batch((b"k", b"v"), at=clock.wall_ms())))
-                await compacted(log)
-                left = [record.timestamp for record in await log.consumed("t")]
-                assert written_ms[-lag_days:] == left[-lag_days:], "younger than the lag"
-                assert left[0] >= clock.wall_ms() - (lag_days + 1) * DAY_MS, "a superseded record stays"
-            assert len(await log.runs("t")) <= lag_days + 2
-
-    asyncio.run(scenario())
+async def test_a_merge_makes_no_record_wait_for_a_younger_one() -> None:
+    lag_days = 8
+    async with opened() as (log, clock):
+        await log.topic("t", 1, COMPACTED | {"min.compaction.lag.ms": str(lag_days * DAY_MS)})
+        written_ms: list[int] = []
+        for _ in range(32):
+            clock.advance(DAY_MS / 1000)
+            written_ms.append(clock.wall_ms())
+            await log.produce(("t", 0, batch((b"k", b"v"), at=clock.wall_ms())))
+            await compacted(log)
+            left = [record.timestamp for record in await log.consumed("t")]
+            assert written_ms[-lag_days:] == left[-lag_days:], "younger than the lag"
+            assert left[0] >= clock.wall_ms() - (lag_days + 1) * DAY_MS, "a superseded record stays"
+        assert len(await log.runs("t")) <= lag_days + 2
 
 
 def test_a_pass_takes_no_more_dirty_offsets_than_an_index_may_have() -> None:
@@ -380,160 +373,144 @@ async def clean_end(log: Log, name: str, partition: int = 0) -> int:
     return page.points[partition].clean_end
 
 
-def test_a_log_keeps_the_last_value_of_each_key_at_its_offset_and_consumers_step_over_the_rest() -> None:
-    async def scenario() -> None:
-        async with opened() as (log, _):
-            await log.topic("t", 2, COMPACTED)
-            await log.topic("kept")
-            for number in range(6):
-                records = [(b"k%d" % (each % 4), b"v%d-%d" % (number, each)) for each in range(5 + number)]
-                codec = list(Compression)[number % 5]
-                await log.produce(
-                    ("t", 0, batch(*records, at=T0 + 100 * number, codec=codec)),
-                    ("t", 1, batch((b"only", b"%d" % number))),
-                    ("kept", 0, batch(*records)),
-                )
-            before, everything = await log.consumed("t"), await log.consumed("kept")
-            summary = await compacted(log)
-            assert (summary.refused, summary.failures) == ([], [])
-            assert (summary.keyed.passes, summary.keyed.dropped) == (2, 45 - 4 + 5)
-            after = await log.consumed("t")
-            assert after == [record for record in before if record.offset >= 41]
-            assert [record.value for record in await log.consumed("t", 1)] == [b"5"]
-            assert await log.consumed("kept") == everything
-            assert await clean_end(log, "t") == 45
-            again = await compacted(log)
-            assert (again.keyed.passes, again.objects) == (0, 0)
-            for at in (T0, T0 + 507, T0 + 600):
-                asked = OffsetQuery(log.topics["t"].topic_id, 0, at)
-                found = (await log.sequencer.list_offsets(OffsetsRequest([asked]))).results[0]
-                assert (found.run is not None) == (at < T0 + 510), at
-            (run,) = await log.runs("t")
-            assert (run.base_offset, run.end_offset, run.max_timestamp) == (0, 45, T0 + 509)
+async def test_a_log_keeps_the_last_value_of_each_key_at_its_offset_and_consumers_step_over_the_rest() -> (
+    None
+):
+    async with opened() as (log, _):
+        await log.topic("t", 2, COMPACTED)
+        await log.topic("kept")
+        for number in range(6):
+            records = [(b"k%d" % (each % 4), b"v%d-%d" % (number, each)) for each in range(5 + number)]
+            codec = list(Compression)[number % 5]
+            await log.produce(
+                ("t", 0, batch(*records, at=T0 + 100 * number, codec=codec)),
+                ("t", 1, batch((b"only", b"%d" % number))),
+                ("kept", 0, batch(*records)),
+            )
+        before, everything = await log.consumed("t"), await log.consumed("kept")
+        summary = await compacted(log)
+        assert (summary.refused, summary.failures) == ([], [])
+        assert (summary.keyed.passes, summary.keyed.dropped) == (2, 45 - 4 + 5)
+        after = await log.consumed("t")
+        assert after == [record for record in before if record.offset >= 41]
+        assert [record.value for record in await log.consumed("t", 1)] == [b"5"]
+        assert await log.consumed("kept") == everything
+        assert await clean_end(log, "t") == 45
+        again = await compacted(log)
+        assert (again.keyed.passes, again.objects) == (0, 0)
+        for at in (T0, T0 + 507, T0 + 600):
+            asked = OffsetQuery(log.topics["t"].topic_id, 0, at)
+            found = (await log.sequencer.list_offsets(OffsetsRequest([asked]))).results[0]
+            assert (found.run is not None) == (at < T0 + 510), at
+        (run,) = await log.runs("t")
+        assert (run.base_offset, run.end_offset, run.max_timestamp) == (0, 45, T0 + 509)
 
-    asyncio.run(scenario())
+
+async def test_a_batch_that_lost_records_keeps_its_offsets_its_producer_and_its_sequence() -> None:
+    async with opened() as (log, _):
+        await log.topic("t", 1, COMPACTED)
+        made = [NewRecord(b"a", b"1"), NewRecord(b"b", b"2"), NewRecord(b"c", b"3")]
+        sent = encode_batch(
+            made, timestamps=[T0, T0 + 9, T0 + 5], producer_id=7, producer_epoch=2, base_sequence=0
+        )
+        await log.produce(("t", 0, sent))
+        await log.produce(("t", 0, batch((b"b", b"new"), (b"c", b"new"))))
+        await compacted(log)
+        header = read_header((await log.replay("t"))[0])
+        assert (header.base_offset, header.last_offset_delta, header.record_count) == (0, 2, 1)
+        assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 2, 0)
+        assert (header.max_timestamp, header.base_timestamp) == (T0, T0)
+        assert [record.offset for record in await log.consumed("t")] == [0, 3, 4]
 
 
-def test_a_batch_that_lost_records_keeps_its_offsets_its_producer_and_its_sequence() -> None:
-    async def scenario() -> None:
-        async with opened() as (log, _):
-            await log.topic("t", 1, COMPACTED)
-            made = [NewRecord(b"a", b"1"), NewRecord(b"b", b"2"), NewRecord(b"c", b"3")]
+async def test_a_tombstone_stays_for_its_time_after_the_log_is_clean_and_then_goes() -> None:
+    async with opened() as (log, clock):
+        await log.topic("t", 1, COMPACTED)
+        await log.produce(("t", 0, batch((b"a", b"1"), (b"b", b"1"))))
+        await log.produce(("t", 0, batch((b"a", None))))
+        await compacted(log)
+        records = await log.consumed("t")
+        assert [(record.key, record.value, record.timestamp) for record in records] == [
+            (b"b", b"1", T0 + 1),
+            (b"a", None, T0),
+        ]
+        headers = [read_header(each) for each in await log.replay("t")]
+        assert [bool(header.attributes & DELETE_HORIZON_FLAG) for header in headers] == [False, True]
+        for seconds, is_left in ((4.5, True), (1, False)):
+            clock.advance(seconds)
+            await log.produce(("t", 0, batch((b"c", b"%d" % is_left))))
+            await compacted(log)
+            assert (b"a" in [record.key for record in await log.consumed("t")]) == is_left
+        assert table_of(await log.consumed("t")) == {b"b": b"1", b"c": b"0"}
+
+
+async def test_records_of_open_transactions_replace_nothing_and_aborted_ones_neither() -> None:
+    async with opened() as (log, _):
+        await log.topic("t", 1, COMPACTED)
+        await log.produce(("t", 0, batch((b"k", b"old"), (b"j", b"old"))))
+        for is_commit, values in ((False, [b"old", b"old"]), (True, [b"new", b"old"])):
+            writer = await log.producer("w")
             sent = encode_batch(
-                made, timestamps=[T0, T0 + 9, T0 + 5], producer_id=7, producer_epoch=2, base_sequence=0
+                [NewRecord(b"k", b"new")],
+                timestamps=[T0],
+                producer_id=writer.grant.producer_id,
+                producer_epoch=writer.grant.producer_epoch,
+                base_sequence=0,
+                is_transactional=True,
             )
             await log.produce(("t", 0, sent))
-            await log.produce(("t", 0, batch((b"b", b"new"), (b"c", b"new"))))
+            await log.produce(("t", 0, batch((b"x", b"x"))))
             await compacted(log)
-            header = read_header((await log.replay("t"))[0])
-            assert (header.base_offset, header.last_offset_delta, header.record_count) == (0, 2, 1)
-            assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 2, 0)
-            assert (header.max_timestamp, header.base_timestamp) == (T0, T0)
-            assert [record.offset for record in await log.consumed("t")] == [0, 3, 4]
+            assert table_of(await log.consumed("t"))[b"k"] == b"old"
+            await log.finish(writer, is_commit=is_commit)
+            await log.produce(("t", 0, batch((b"x", b"x"))))
+            await compacted(log)
+            table = table_of(await log.consumed("t"))
+            assert [table[b"k"], table[b"j"]] == values
 
-    asyncio.run(scenario())
+
+async def test_many_rounds_with_an_index_that_spills_keep_what_a_dict_keeps() -> None:
+    async with opened() as (log, clock):
+        await log.topic("t", 2, COMPACTED)
+        luck, truth = random.Random(3), dict[bytes, bytes]()
+        spilled = 0
+        for number in range(4):
+            for _ in range(2):
+                records: list[Written] = []
+                for each in range(4_000):
+                    key, value = b"%d" % luck.randrange(3_000), b"%d.%d" % (number, each)
+                    records.append((key, value if luck.random() < 0.9 else None))
+                    truth[key] = value
+                    if records[-1][1] is None:
+                        del truth[key]
+                await log.produce(("t", 0, batch(*records, at=T0 + number)))
+            clock.advance(3)
+            done = await compacted(log, PlanSettings(least_bytes=1_000, target_bytes=30_000))
+            spilled += done.keyed.spilled_bytes
+            assert (done.refused, done.failures) == ([], [])
+            got = await log.consumed("t")
+            assert table_of(got) == truth
+            assert len({record.key for record in got}) == len(got)
+        assert not spilled, "8,000 rows fit into a mebibyte"
 
 
-def test_a_tombstone_stays_for_its_time_after_the_log_is_clean_and_then_goes() -> None:
-    async def scenario() -> None:
+async def test_a_pass_that_was_cut_off_is_made_again_and_loses_nothing() -> None:
+    for lost in range(3):
         async with opened() as (log, clock):
             await log.topic("t", 1, COMPACTED)
-            await log.produce(("t", 0, batch((b"a", b"1"), (b"b", b"1"))))
-            await log.produce(("t", 0, batch((b"a", None))))
-            await compacted(log)
-            records = await log.consumed("t")
-            assert [(record.key, record.value, record.timestamp) for record in records] == [
-                (b"b", b"1", T0 + 1),
-                (b"a", None, T0),
-            ]
-            headers = [read_header(each) for each in await log.replay("t")]
-            assert [bool(header.attributes & DELETE_HORIZON_FLAG) for header in headers] == [False, True]
-            for seconds, is_left in ((4.5, True), (1, False)):
-                clock.advance(seconds)
-                await log.produce(("t", 0, batch((b"c", b"%d" % is_left))))
-                await compacted(log)
-                assert (b"a" in [record.key for record in await log.consumed("t")]) == is_left
-            assert table_of(await log.consumed("t")) == {b"b": b"1", b"c": b"0"}
-
-    asyncio.run(scenario())
-
-
-def test_records_of_open_transactions_replace_nothing_and_aborted_ones_neither() -> None:
-    async def scenario() -> None:
-        async with opened() as (log, _):
-            await log.topic("t", 1, COMPACTED)
-            await log.produce(("t", 0, batch((b"k", b"old"), (b"j", b"old"))))
-            for is_commit, values in ((False, [b"old", b"old"]), (True, [b"new", b"old"])):
-                writer = await log.producer("w")
-                sent = encode_batch(
-                    [NewRecord(b"k", b"new")],
-                    timestamps=[T0],
-                    producer_id=writer.grant.producer_id,
-                    producer_epoch=writer.grant.producer_epoch,
-                    base_sequence=0,
-                    is_transactional=True,
-                )
-                await log.produce(("t", 0, sent))
-                await log.produce(("t", 0, batch((b"x", b"x"))))
-                await compacted(log)
-                assert table_of(await log.consumed("t"))[b"k"] == b"old"
-                await log.finish(writer, is_commit=is_commit)
-                await log.produce(("t", 0, batch((b"x", b"x"))))
-                await compacted(log)
-                table = table_of(await log.consumed("t"))
-                assert [table[b"k"], table[b"j"]] == values
-
-    asyncio.run(scenario())
-
-
-def test_many_rounds_with_an_index_that_spills_keep_what_a_dict_keeps() -> None:
-    async def scenario() -> None:
-        async with opened() as (log, clock):
-            await log.topic("t", 2, COMPACTED)
-            luck, truth = random.Random(3), dict[bytes, bytes]()
-            spilled = 0
-            for number in range(4):
-                for _ in range(2):
-                    records: list[Written] = []
-                    for each in range(4_000):
-                        key, value = b"%d" % luck.randrange(3_000), b"%d.%d" % (number, each)
-                        records.append((key, value if luck.random() < 0.9 else None))
-                        truth[key] = value
-                        if records[-1][1] is None:
-                            del truth[key]
-                    await log.produce(("t", 0, batch(*records, at=T0 + number)))
-                clock.advance(3)
-                done = await compacted(log, PlanSettings(least_bytes=1_000, target_bytes=30_000))
-                spilled += done.keyed.spilled_bytes
-                assert (done.refused, done.failures) == ([], [])
-                got = await log.consumed("t")
-                assert table_of(got) == truth
-                assert len({record.key for record in got}) == len(got)
-            assert not spilled, "8,000 rows fit into a mebibyte"
-
-    asyncio.run(scenario())
-
-
-def test_a_pass_that_was_cut_off_is_made_again_and_loses_nothing() -> None:
-    async def scenario() -> None:
-        for lost in range(3):
-            async with opened() as (log, clock):
-                await log.topic("t", 1, COMPACTED)
-                plan = PlanSettings(least_bytes=1, target_bytes=60)
-                for value in (b"1", b"2", b"3"):
-                    await log.produce(("t", 0, batch((b"a", value), (b"b", value))))
-                    await log.produce(("t", 0, batch((b"z" + value, value))))
-                    await compacted(log, plan)
-                await log.produce(("t", 0, batch((b"a", None), (b"c", b"3"))))
-                refused = Refusing(log, lost)
-                await compacted(refused.log, plan)
-                clock.advance(20)
-                expected = {b"b": b"3", b"c": b"3", b"z1": b"1", b"z2": b"2", b"z3": b"3"}
-                assert table_of(await log.consumed("t")) == expected
+            plan = PlanSettings(least_bytes=1, target_bytes=60)
+            for value in (b"1", b"2", b"3"):
+                await log.produce(("t", 0, batch((b"a", value), (b"b", value))))
+                await log.produce(("t", 0, batch((b"z" + value, value))))
                 await compacted(log, plan)
-                assert table_of(await log.consumed("t")) == expected
-
-    asyncio.run(scenario())
+            await log.produce(("t", 0, batch((b"a", None), (b"c", b"3"))))
+            refused = Refusing(log, lost)
+            await compacted(refused.log, plan)
+            clock.advance(20)
+            expected = {b"b": b"3", b"c": b"3", b"z1": b"1", b"z2": b"2", b"z3": b"3"}
+            assert table_of(await log.consumed("t")) == expected
+            await compacted(log, plan)
+            assert table_of(await log.consumed("t")) == expected
 
 
 class Refusing:
@@ -556,64 +533,53 @@ class Refusing:
         self.log = Log(Proxy(), log.store, log.clock, log.entropy, log.topics)  # type: ignore[arg-type]
 
 
-def test_a_batch_that_says_less_than_its_newest_time_holds_nothing_up() -> None:
-    async def scenario() -> None:
-        async with opened() as (log, _):
-            await log.topic("t", configs=COMPACTED)
-            lying = bytearray(batch((b"a", b"1"), (b"a", b"2"), (b"b", b"3")))
-            lying[35:43] = T0.to_bytes(8, "big")  # its last record is two ms younger
-            lying[CRC_START - 4 : CRC_START] = crc_of(lying).to_bytes(4, "big")
-            await log.produce(("t", 0, bytes(lying)))
-            summary = await compacted(log)
-            assert (summary.refused, summary.failures) == ([], [])
-            assert [record.offset for record in await log.consumed("t")] == [1, 2]
-            assert read_header((await log.replay("t"))[0]).max_timestamp == T0
-
-    asyncio.run(scenario())
+async def test_a_batch_that_says_less_than_its_newest_time_holds_nothing_up() -> None:
+    async with opened() as (log, _):
+        await log.topic("t", configs=COMPACTED)
+        lying = bytearray(batch((b"a", b"1"), (b"a", b"2"), (b"b", b"3")))
+        lying[35:43] = T0.to_bytes(8, "big")  # its last record is two ms younger
+        lying[CRC_START - 4 : CRC_START] = crc_of(lying).to_bytes(4, "big")
+        await log.produce(("t", 0, bytes(lying)))
+        summary = await compacted(log)
+        assert (summary.refused, summary.failures) == ([], [])
+        assert [record.offset for record in await log.consumed("t")] == [1, 2]
+        assert read_header((await log.replay("t"))[0]).max_timestamp == T0
 
 
-def test_a_partition_that_cannot_be_read_costs_those_that_share_its_item_nothing() -> None:
-    async def scenario() -> None:
-        async with opened() as (log, _):
-            await log.topic("t", 3, COMPACTED)
-            for number in range(3):
-                await log.produce(("t", number, batch((b"k", b"1"), (b"k", b"2"))))
-                await compacted_here(log)  # an object each
-            lost = (await log.runs("t", 1))[0].key
-            await log.store.delete([lost])
-            for number in range(3):
-                await log.produce(("t", number, batch((b"k", b"3"))))
-            summary = await compacted(log)
-            assert summary.failures[0].partitions == [1]
-            assert [await clean_end(log, "t", number) for number in range(3)] == [3, 2, 3]
-
-    asyncio.run(scenario())
+async def test_a_partition_that_cannot_be_read_costs_those_that_share_its_item_nothing() -> None:
+    async with opened() as (log, _):
+        await log.topic("t", 3, COMPACTED)
+        for number in range(3):
+            await log.produce(("t", number, batch((b"k", b"1"), (b"k", b"2"))))
+            await compacted_here(log)  # an object each
+        lost = (await log.runs("t", 1))[0].key
+        await log.store.delete([lost])
+        for number in range(3):
+            await log.produce(("t", number, batch((b"k", b"3"))))
+        summary = await compacted(log)
+        assert summary.failures[0].partitions == [1]
+        assert [await clean_end(log, "t", number) for number in range(3)] == [3, 2, 3]
 
 
-def test_records_not_in_parquet_yet_are_not_read_for_a_pass() -> None:
-    async def scenario() -> None:
-        async with opened() as (log, _):
-            topic = await log.topic("t", configs=COMPACTED)
-            await log.produce(("t", 0, batch((b"k", b"1"))))
-            await compacted_here(log)
-            for _ in range(100):
-                await log.produce(
-                    *[("t", 0, batch((b"k", b"1")))] * 300
-                )  # 30,000 batches are more than a page
-            asked: list[str] = []
+async def test_records_not_in_parquet_yet_are_not_read_for_a_pass() -> None:
+    async with opened() as (log, _):
+        topic = await log.topic("t", configs=COMPACTED)
+        await log.produce(("t", 0, batch((b"k", b"1"))))
+        await compacted_here(log)
+        for _ in range(100):
+            await log.produce(*[("t", 0, batch((b"k", b"1")))] * 300)  # 30,000 batches are more than a page
+        asked: list[str] = []
 
-            def counted(method: Method, request: Value) -> Awaitable[Value]:
-                asked.append(method.name)
-                return log.sequencer.call(method, request)  # type: ignore[attr-defined, no-any-return]
+        def counted(method: Method, request: Value) -> Awaitable[Value]:
+            asked.append(method.name)
+            return log.sequencer.call(method, request)  # type: ignore[attr-defined, no-any-return]
 
-            runs = await runs_within(FunctionSequencer(counted), topic, {0: 0}, {0: 30_001})
-            assert [run.kind for run in runs[0]] == [ObjectKind.PARQUET]
-            assert asked == ["find_batches"]
-
-    asyncio.run(scenario())
+        runs = await runs_within(FunctionSequencer(counted), topic, {0: 0}, {0: 30_001})
+        assert [run.kind for run in runs[0]] == [ObjectKind.PARQUET]
+        assert asked == ["find_batches"]
 
 
-def test_partitions_that_share_objects_share_their_requests() -> None:
+async def test_partitions_that_share_objects_share_their_requests() -> None:
     asked: list[str] = []
 
     class Counting(MemoryStore):
@@ -621,22 +587,19 @@ def test_partitions_that_share_objects_share_their_requests() -> None:
             asked.append(key)
             return await super().get_range(key, start, length)
 
-    async def scenario() -> None:
-        async with opened() as (log, clock):
-            log.store = Counting(clock)
-            await log.topic("t", 20, COMPACTED)
-            here = InProcess(log.store, clock, log.entropy)
-            no_merges = CompactionSettings(min_bytes=1, min_age_ms=0, merges=False)
-            for key in (b"a", b"b", b"c", b"c"):  # the last round has a pass over four objects
-                await log.produce(*[("t", number, batch((key, b"1"))) for number in range(20)])
-                asked.clear()
-                clock.advance(0.01)
-                summary = await run_cycle(
-                    log.sequencer, here, clock=clock, entropy=log.entropy, settings=no_merges, keyed=here
-                )
-            assert (summary.keyed.passes, summary.keyed.dropped) == (20, 20)
-            objects = [key for key in asked if key.endswith(".parquet")]
-            assert len(set(objects)) == 4
-            assert len(objects) == 2 * 4, "of each its footer and its only row group"
-
-    asyncio.run(scenario())
+    async with opened() as (log, clock):
+        log.store = Counting(clock)
+        await log.topic("t", 20, COMPACTED)
+        here = InProcess(log.store, clock, log.entropy)
+        no_merges = CompactionSettings(min_bytes=1, min_age_ms=0, merges=False)
+        for key in (b"a", b"b", b"c", b"c"):  # the last round has a pass over four objects
+            await log.produce(*[("t", number, batch((key, b"1"))) for number in range(20)])
+            asked.clear()
+            clock.advance(0.01)
+            summary = await run_cycle(
+                log.sequencer, here, clock=clock, entropy=log.entropy, settings=no_merges, keyed=here
+            )
+        assert (summary.keyed.passes, summary.keyed.dropped) == (20, 20)
+        objects = [key for key in asked if key.endswith(".parquet")]
+        assert len(set(objects)) == 4
+        assert len(objects) == 2 * 4, "of each its footer and its only row group"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
@@ -149,77 +148,65 @@ class Merged:
 
 
 @pytest.mark.parametrize("codec", list(Compression))
-def test_readers_see_the_same_bytes_before_and_after_a_merge(codec: Compression) -> None:
-    async def scenario() -> None:
-        merged = Merged()
-        await merged.fill(codec)
-        log = merged.log
-        before = [await log.replay("t", partition) for partition in range(3)]
-        middle = await log.replay("t", 0, 5)
-        newest = [(await log.runs("t", partition))[-1] for partition in range(3)]
-        assert len(await merged.kinds()) == 5
-        done = await merged.compact(ALL)
-        assert (done.merged_objects, done.objects, done.failures, done.refused) == (5, 0, [], [])
-        assert [await merged.kinds(partition) for partition in range(3)] == [[(0, 10)], [(0, 10)], [(0, 2)]]
-        assert [await log.replay("t", partition) for partition in range(3)] == before
-        assert await log.replay("t", 0, 5) == middle
-        after = [(await log.runs("t", partition))[0] for partition in range(3)]
-        assert [run.running_max_timestamp for run in after] == [run.running_max_timestamp for run in newest]
-        assert [run.created_ms for run in after] == [run.created_ms for run in newest]
-        again = await merged.compact(ALL)
-        assert (again.merged_objects, again.rounds) == (0, 0)
-        await merged.committer.close()
-
-    asyncio.run(scenario())
+async def test_readers_see_the_same_bytes_before_and_after_a_merge(codec: Compression) -> None:
+    merged = Merged()
+    await merged.fill(codec)
+    log = merged.log
+    before = [await log.replay("t", partition) for partition in range(3)]
+    middle = await log.replay("t", 0, 5)
+    newest = [(await log.runs("t", partition))[-1] for partition in range(3)]
+    assert len(await merged.kinds()) == 5
+    done = await merged.compact(ALL)
+    assert (done.merged_objects, done.objects, done.failures, done.refused) == (5, 0, [], [])
+    assert [await merged.kinds(partition) for partition in range(3)] == [[(0, 10)], [(0, 10)], [(0, 2)]]
+    assert [await log.replay("t", partition) for partition in range(3)] == before
+    assert await log.replay("t", 0, 5) == middle
+    after = [(await log.runs("t", partition))[0] for partition in range(3)]
+    assert [run.running_max_timestamp for run in after] == [run.running_max_timestamp for run in newest]
+    assert [run.created_ms for run in after] == [run.created_ms for run in newest]
+    again = await merged.compact(ALL)
+    assert (again.merged_objects, again.rounds) == (0, 0)
+    await merged.committer.close()
 
 
-def test_a_merge_keeps_what_was_deleted_hidden_and_follows_the_log_start() -> None:
-    async def scenario() -> None:
-        merged = Merged()
-        await merged.fill()
-        topic_id = merged.log.topics["t"].topic_id
-        await merged.log.sequencer.delete_records(DeleteRecords([DeleteRecordsPartition(topic_id, 0, 5)]))
-        await merged.log.sequencer.apply_retention(Empty())
-        before = await merged.log.replay("t", 0, 5)
-        await merged.compact(ALL)
-        found = await merged.log.found("t", 0, 5)
-        assert found.log_start_offset == 5
-        assert [(run.base_offset, run.end_offset) for run in found.runs] == [(4, 10)]
-        assert await merged.log.replay("t", 0, 5) == before
-        await merged.committer.close()
-
-    asyncio.run(scenario())
+async def test_a_merge_keeps_what_was_deleted_hidden_and_follows_the_log_start() -> None:
+    merged = Merged()
+    await merged.fill()
+    topic_id = merged.log.topics["t"].topic_id
+    await merged.log.sequencer.delete_records(DeleteRecords([DeleteRecordsPartition(topic_id, 0, 5)]))
+    await merged.log.sequencer.apply_retention(Empty())
+    before = await merged.log.replay("t", 0, 5)
+    await merged.compact(ALL)
+    found = await merged.log.found("t", 0, 5)
+    assert found.log_start_offset == 5
+    assert [(run.base_offset, run.end_offset) for run in found.runs] == [(4, 10)]
+    assert await merged.log.replay("t", 0, 5) == before
+    await merged.committer.close()
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_an_object_that_cannot_be_read_stays_and_the_others_are_merged(is_there: bool) -> None:
-    async def scenario() -> None:
-        merged = Merged()
-        await merged.fill()
-        (run, *_) = await merged.log.runs("t", 0)
-        data = bytearray(await merged.store.get(run.key))
-        data[run.index_start + 8] ^= 1
-        await merged.store.delete([run.key])
-        if is_there:
-            await merged.store.put(run.key, [bytes(data)])
-        done = await merged.compact(ALL)
-        assert (done.merged_objects, len(done.failures), done.refused) == (3, 2, [])
-        assert await merged.kinds() == [(0, 2), (2, 4), (4, 10)]
-        await merged.committer.close()
-
-    asyncio.run(scenario())
+async def test_an_object_that_cannot_be_read_stays_and_the_others_are_merged(is_there: bool) -> None:
+    merged = Merged()
+    await merged.fill()
+    (run, *_) = await merged.log.runs("t", 0)
+    data = bytearray(await merged.store.get(run.key))
+    data[run.index_start + 8] ^= 1
+    await merged.store.delete([run.key])
+    if is_there:
+        await merged.store.put(run.key, [bytes(data)])
+    done = await merged.compact(ALL)
+    assert (done.merged_objects, len(done.failures), done.refused) == (3, 2, [])
+    assert await merged.kinds() == [(0, 2), (2, 4), (4, 10)]
+    await merged.committer.close()
 
 
-def test_a_backlog_that_never_ends_leaves_a_turn_for_merges() -> None:
-    async def scenario() -> None:
-        merged = Merged()
-        await merged.fill()
-        await merged.log.produce(("t", 0, batch_of([b"more"])))
-        done = await merged.compact(replace(ALL, max_rounds=1))
-        assert (done.objects, done.merged_objects) == (1, 6)
-        await merged.committer.close()
-
-    asyncio.run(scenario())
+async def test_a_backlog_that_never_ends_leaves_a_turn_for_merges() -> None:
+    merged = Merged()
+    await merged.fill()
+    await merged.log.produce(("t", 0, batch_of([b"more"])))
+    done = await merged.compact(replace(ALL, max_rounds=1))
+    assert (done.objects, done.merged_objects) == (1, 6)
+    await merged.committer.close()
 
 
 def test_an_item_of_a_merge_travels_to_a_task() -> None:
@@ -231,23 +218,20 @@ def test_an_item_of_a_merge_travels_to_a_task() -> None:
     assert item.is_merge and item.stored_bytes == 10
 
 
-def test_hourly_rounds_of_a_month_leave_a_thin_topic_five_objects_at_most() -> None:
-    async def scenario() -> None:
-        clock, hours = ManualClock(), 24 * 32
-        store = MemoryStore(clock)
-        committer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
-        await committer.start()
-        log = Log(committer, store, clock)
-        await log.topic("t", 1, {"retention.ms": "-1"})
-        here = InProcess(store, clock, log.entropy)
-        for hour in range(hours):
-            await log.produce(("t", 0, batch_of([b"%d" % hour], at=clock.wall_ms())))
-            clock.advance(3_600)
-            summary = await run_cycle(committer, here, clock=clock, entropy=log.entropy, settings=ALL)
-            assert (summary.failures, summary.refused) == ([], [])
-            assert len({run.key for run in await log.runs("t", 0)}) <= 5
-        values = [record.value for record in await log.records("t", 0)]
-        assert values == [b"%d" % hour for hour in range(hours)]
-        await committer.close()
-
-    asyncio.run(scenario())
+async def test_hourly_rounds_of_a_month_leave_a_thin_topic_five_objects_at_most() -> None:
+    clock, hours = ManualClock(), 24 * 32
+    store = MemoryStore(clock)
+    committer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
+    await committer.start()
+    log = Log(committer, store, clock)
+    await log.topic("t", 1, {"retention.ms": "-1"})
+    here = InProcess(store, clock, log.entropy)
+    for hour in range(hours):
+        await log.produce(("t", 0, batch_of([b"%d" % hour], at=clock.wall_ms())))
+        clock.advance(3_600)
+        summary = await run_cycle(committer, here, clock=clock, entropy=log.entropy, settings=ALL)
+        assert (summary.failures, summary.refused) == ([], [])
+        assert len({run.key for run in await log.runs("t", 0)}) <= 5
+    values = [record.value for record in await log.records("t", 0)]
+    assert values == [b"%d" % hour for hour in range(hours)]
+    await committer.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -79,150 +78,123 @@ async def crashed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         yield typed, {path for path in left if path.endswith(".parquet")}
 
 
-def test_files_of_a_crash_are_deleted_a_day_later_and_referenced_files_stay(
+async def test_files_of_a_crash_are_deleted_a_day_later_and_referenced_files_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        async with crashed(tmp_path, monkeypatch) as (typed, left):
-            await settle(typed)
-            assert left <= files_of(typed), "no snapshot ever named it"
-            grow_old(typed)
-            await settle(typed)
-            assert not left & files_of(typed)
-            assert typed.rows("offset", "id") == [(0, 1), (1, 2)]
-            assert typed.rows("offset", table="a__quarantine") == [(2,)]
-
-    asyncio.run(scenario())
+    async with crashed(tmp_path, monkeypatch) as (typed, left):
+        await settle(typed)
+        assert left <= files_of(typed), "no snapshot ever named it"
+        grow_old(typed)
+        await settle(typed)
+        assert not left & files_of(typed)
+        assert typed.rows("offset", "id") == [(0, 1), (1, 2)]
+        assert typed.rows("offset", table="a__quarantine") == [(2,)]
 
 
-def test_files_of_a_crash_are_deleted_with_the_table_at_any_age(
+async def test_files_of_a_crash_are_deleted_with_the_table_at_any_age(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        async with crashed(tmp_path, monkeypatch) as (typed, left):
-            assert left <= files_of(typed)
-            for _ in range(3):
-                done = await typed.sync(is_wanted=False)
-                typed.world.clock.advance(LIFE_MS / 1000)
-            assert done.is_dropped
-            assert files_of(typed) == set()
-
-    asyncio.run(scenario())
+    async with crashed(tmp_path, monkeypatch) as (typed, left):
+        assert left <= files_of(typed)
+        for _ in range(3):
+            done = await typed.sync(is_wanted=False)
+            typed.world.clock.advance(LIFE_MS / 1000)
+        assert done.is_dropped
+        assert files_of(typed) == set()
 
 
-def test_manifests_of_a_snapshot_that_was_never_committed_go(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with with_a_row(tmp_path) as typed:
-            world = typed.world
-            topic_id = world.log.topics["a"].topic_id
-            await settle(typed)
-            before = files_of(typed)
-            stray = Path(tmp_path / f"c/tables/{topic_id}/metadata/left-m0.avro")
-            stray.write_bytes(b"keys")
-            grow_old(typed)
-            await settle(typed)
-            assert not stray.exists()
-            assert len([path for path in files_of(typed) if path.endswith(".avro")]) <= 2 * len(before)
-            assert typed.rows("offset", "id") == [(0, 1)]
-
-    asyncio.run(scenario())
+async def test_manifests_of_a_snapshot_that_was_never_committed_go(tmp_path: Path) -> None:
+    async with with_a_row(tmp_path) as typed:
+        world = typed.world
+        topic_id = world.log.topics["a"].topic_id
+        await settle(typed)
+        before = files_of(typed)
+        stray = Path(tmp_path / f"c/tables/{topic_id}/metadata/left-m0.avro")
+        stray.write_bytes(b"keys")
+        grow_old(typed)
+        await settle(typed)
+        assert not stray.exists()
+        assert len([path for path in files_of(typed) if path.endswith(".avro")]) <= 2 * len(before)
+        assert typed.rows("offset", "id") == [(0, 1)]
 
 
-def test_a_writer_that_opened_the_table_before_a_search_commits_nothing_after_it(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with with_a_row(tmp_path) as typed:
-            world = typed.world
-            late = world.tables.open(world.log.topics["a"].topic_id, "a", create=False)
-            assert late is not None
-            world.clock.advance(2 * DAY_S)
-            one = world.tables.open(world.log.topics["a"].topic_id, "a", create=False)
-            assert one is not None
-            one.begin_search(world.clock.wall_ms())
-            with pytest.raises(TableConflict):
-                late.exchange(change_of({}, {}), {}, {LISTED_MS: "0"})
+async def test_a_writer_that_opened_the_table_before_a_search_commits_nothing_after_it(
+    tmp_path: Path,
+) -> None:
+    async with with_a_row(tmp_path) as typed:
+        world = typed.world
+        late = world.tables.open(world.log.topics["a"].topic_id, "a", create=False)
+        assert late is not None
+        world.clock.advance(2 * DAY_S)
+        one = world.tables.open(world.log.topics["a"].topic_id, "a", create=False)
+        assert one is not None
+        one.begin_search(world.clock.wall_ms())
+        with pytest.raises(TableConflict):
+            late.exchange(change_of({}, {}), {}, {LISTED_MS: "0"})
 
-    asyncio.run(scenario())
 
-
-def test_a_store_that_refuses_to_list_or_delete_is_reported_and_the_table_continues(
+async def test_a_store_that_refuses_to_list_or_delete_is_reported_and_the_table_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        async with crashed(tmp_path, monkeypatch) as (typed, left):
-            await settle(typed)
-            grow_old(typed)
+    async with crashed(tmp_path, monkeypatch) as (typed, left):
+        await settle(typed)
+        grow_old(typed)
 
-            async def refused(keys: list[str]) -> None:
-                raise StoreRefused("no right to delete")
+        async def refused(keys: list[str]) -> None:
+            raise StoreRefused("no right to delete")
 
-            monkeypatch.setattr(typed.world.log.store, "delete", refused)
-            with structlog.testing.capture_logs() as logged:
-                await typed.sync()
-            assert any("no right to delete" in line.get("reason", "") for line in logged)
-            assert left <= files_of(typed)
-            assert typed.rows("offset", "id") == [(0, 1), (1, 2)]
-
-    asyncio.run(scenario())
+        monkeypatch.setattr(typed.world.log.store, "delete", refused)
+        with structlog.testing.capture_logs() as logged:
+            await typed.sync()
+        assert any("no right to delete" in line.get("reason", "") for line in logged)
+        assert left <= files_of(typed)
+        assert typed.rows("offset", "id") == [(0, 1), (1, 2)]
 
 
-def test_where_a_catalog_keeps_its_tables_in_another_place_nothing_is_deleted() -> None:
-    async def scenario() -> None:
-        clock = ManualClock()
-        store, tables = MemoryStore(clock), MemoryTables()
-        table = tables.open(UUID(int=1), "a", create=True)
-        assert table is not None
-        new = NewFile(ReferencedFile("s3://other/1.parquet", None), "1.parquet", ())
-        change = change_of({}, {new.named.path: None})
-        table.exchange(change, {new.named.path: new}, {LISTED_MS: "0"})
-        await store.put("t/1.parquet", [b"x"])
-        clock.advance(2 * DAY_S)
-        orphan_files = OrphanFiles(store, run_here)
-        assert await orphan_files.delete(table, None, "t/", live=(), now_ms=clock.wall_ms()) == 0
-        assert [info.key async for info in store.list("t/")] == ["t/1.parquet"]
-
-    asyncio.run(scenario())
+async def test_where_a_catalog_keeps_its_tables_in_another_place_nothing_is_deleted() -> None:
+    clock = ManualClock()
+    store, tables = MemoryStore(clock), MemoryTables()
+    table = tables.open(UUID(int=1), "a", create=True)
+    assert table is not None
+    new = NewFile(ReferencedFile("s3://other/1.parquet", None), "1.parquet", ())
+    change = change_of({}, {new.named.path: None})
+    table.exchange(change, {new.named.path: new}, {LISTED_MS: "0"})
+    await store.put("t/1.parquet", [b"x"])
+    clock.advance(2 * DAY_S)
+    orphan_files = OrphanFiles(store, run_here)
+    assert await orphan_files.delete(table, None, "t/", live=(), now_ms=clock.wall_ms()) == 0
+    assert [info.key async for info in store.list("t/")] == ["t/1.parquet"]
 
 
-def test_a_file_is_named_however_the_catalog_spells_the_place_of_its_table() -> None:
-    async def scenario() -> None:
-        clock = ManualClock()
-        store, tables = MemoryStore(clock), MemoryTables()
-        table = tables.open(UUID(int=1), "a", create=True)
-        assert table is not None
-        paths = ["s3://here/c/t/1.parquet", "s3a://here/c/t/metadata/1.avro"]
-        news = {path: NewFile(ReferencedFile(path, None), path, ()) for path in paths}
-        table.exchange(change_of({}, dict.fromkeys(paths)), news, {LISTED_MS: "0"})
-        for key in ("c/t/1.parquet", "c/t/2.parquet", "c/t/metadata/1.avro"):
-            await store.put(key, [b"x"])
-        clock.advance(2 * DAY_S)
-        assert (
-            await OrphanFiles(store, run_here).delete(table, None, "c/t", live=(), now_ms=clock.wall_ms())
-            == 1
-        )
-        assert [info.key async for info in store.list("c/t")] == ["c/t/1.parquet", "c/t/metadata/1.avro"]
-
-    asyncio.run(scenario())
+async def test_a_file_is_named_however_the_catalog_spells_the_place_of_its_table() -> None:
+    clock = ManualClock()
+    store, tables = MemoryStore(clock), MemoryTables()
+    table = tables.open(UUID(int=1), "a", create=True)
+    assert table is not None
+    paths = ["s3://here/c/t/1.parquet", "s3a://here/c/t/metadata/1.avro"]
+    news = {path: NewFile(ReferencedFile(path, None), path, ()) for path in paths}
+    table.exchange(change_of({}, dict.fromkeys(paths)), news, {LISTED_MS: "0"})
+    for key in ("c/t/1.parquet", "c/t/2.parquet", "c/t/metadata/1.avro"):
+        await store.put(key, [b"x"])
+    clock.advance(2 * DAY_S)
+    assert await OrphanFiles(store, run_here).delete(table, None, "c/t", live=(), now_ms=clock.wall_ms()) == 1
+    assert [info.key async for info in store.list("c/t")] == ["c/t/1.parquet", "c/t/metadata/1.avro"]
 
 
-def test_statistics_that_another_program_added_to_a_table_are_named(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with with_a_row(tmp_path) as typed:
-            world = typed.world
-            topic_id = world.log.topics["a"].topic_id
-            found = world.tables.open(topic_id, "a", create=False)
-            assert found is not None
-            table = found._table
-            path = f"{table.location()}/metadata/partitions.parquet"
-            snapshot_id = table.current_snapshot().snapshot_id
-            added = PartitionStatisticsFile(
-                snapshot_id=snapshot_id, statistics_path=path, file_size_in_bytes=1
-            )
-            update = SetPartitionStatisticsUpdate(partition_statistics=added)
-            table.catalog.commit_table(table, (), (update,))
-            again = world.tables.open(topic_id, "a", create=False)
-            assert again is not None and path in again.paths()
-
-    asyncio.run(scenario())
+async def test_statistics_that_another_program_added_to_a_table_are_named(tmp_path: Path) -> None:
+    async with with_a_row(tmp_path) as typed:
+        world = typed.world
+        topic_id = world.log.topics["a"].topic_id
+        found = world.tables.open(topic_id, "a", create=False)
+        assert found is not None
+        table = found._table
+        path = f"{table.location()}/metadata/partitions.parquet"
+        snapshot_id = table.current_snapshot().snapshot_id
+        added = PartitionStatisticsFile(snapshot_id=snapshot_id, statistics_path=path, file_size_in_bytes=1)
+        update = SetPartitionStatisticsUpdate(partition_statistics=added)
+        table.catalog.commit_table(table, (), (update,))
+        again = world.tables.open(topic_id, "a", create=False)
+        assert again is not None and path in again.paths()
 
 
 def test_young_files_files_of_live_objects_and_files_of_others_are_spared() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from aiohttp import web
 
@@ -16,34 +14,31 @@ def reference(name: str) -> dict[str, object]:
     return {"name": name, "subject": f"s/{name}", "version": 1}
 
 
-def test_schemas_come_with_what_they_refer_to_deepest_first() -> None:
-    async def scenario() -> None:
-        stand_in = HttpStandIn(
-            {
-                "/base/schemas/ids/7": {"schema": "A", "references": [reference("b"), reference("c")]},
-                "/base/subjects/s%2Fb/versions/1": {"schema": "B", "references": [reference("c")]},
-                "/base/subjects/s%2Fc/versions/1": {"schema": "C", "schemaType": "AVRO"},
-                "/base/schemas/ids/8": {"schema": "P", "schemaType": "PROTOBUF"},
-                "/base/schemas/ids/9": {"schema": "A", "references": [reference("gone")]},
-            }
-        )
-        stand_in.answers |= {path.replace("%2F", "/"): each for path, each in stand_in.answers.items()}
-        async with served(stand_in) as address:
-            registry = HttpRegistry(f"http://user:word@{address}/base/")
-            try:
-                found = await registry.schema(7)
-                assert found == RegisteredSchema(7, "avro", "A", [("c", "C"), ("b", "B")])
-                assert stand_in.authorization == "Basic dXNlcjp3b3Jk"
-                count = len(stand_in.asked)
-                assert await registry.schema(7) is found
-                assert len(stand_in.asked) == count
-                assert (await registry.schema(8)).kind == "protobuf"
-                assert (await registry.schema(5)).refusal == "schema 5 is not in the registry"
-                assert "reference 'gone' is not in the registry" in (await registry.schema(9)).refusal
-            finally:
-                await registry.close()
-
-    asyncio.run(scenario())
+async def test_schemas_come_with_what_they_refer_to_deepest_first() -> None:
+    stand_in = HttpStandIn(
+        {
+            "/base/schemas/ids/7": {"schema": "A", "references": [reference("b"), reference("c")]},
+            "/base/subjects/s%2Fb/versions/1": {"schema": "B", "references": [reference("c")]},
+            "/base/subjects/s%2Fc/versions/1": {"schema": "C", "schemaType": "AVRO"},
+            "/base/schemas/ids/8": {"schema": "P", "schemaType": "PROTOBUF"},
+            "/base/schemas/ids/9": {"schema": "A", "references": [reference("gone")]},
+        }
+    )
+    stand_in.answers |= {path.replace("%2F", "/"): each for path, each in stand_in.answers.items()}
+    async with served(stand_in) as address:
+        registry = HttpRegistry(f"http://user:word@{address}/base/")
+        try:
+            found = await registry.schema(7)
+            assert found == RegisteredSchema(7, "avro", "A", [("c", "C"), ("b", "B")])
+            assert stand_in.authorization == "Basic dXNlcjp3b3Jk"
+            count = len(stand_in.asked)
+            assert await registry.schema(7) is found
+            assert len(stand_in.asked) == count
+            assert (await registry.schema(8)).kind == "protobuf"
+            assert (await registry.schema(5)).refusal == "schema 5 is not in the registry"
+            assert "reference 'gone' is not in the registry" in (await registry.schema(9)).refusal
+        finally:
+            await registry.close()
 
 
 @pytest.mark.parametrize(
@@ -60,46 +55,37 @@ def test_schemas_come_with_what_they_refer_to_deepest_first() -> None:
         (b"x" * (MAX_ANSWER_BYTES + 1), "an answer of more than"),
     ],
 )
-def test_a_registry_that_does_not_answer_as_one_is_away(answer: object, reason: str) -> None:
-    async def scenario() -> None:
-        async with served(HttpStandIn({"/schemas/ids/7": answer})) as address:
-            registry = HttpRegistry(f"http://{address}")
-            try:
-                with pytest.raises(RegistryUnavailable, match=reason):
-                    await registry.schema(7)
-            finally:
-                await registry.close()
-
-    asyncio.run(scenario())
-
-
-def test_a_registry_that_is_not_there_is_named_without_its_password() -> None:
-    async def scenario() -> None:
-        registry = HttpRegistry("http://user:word@127.0.0.1:1")
+async def test_a_registry_that_does_not_answer_as_one_is_away(answer: object, reason: str) -> None:
+    async with served(HttpStandIn({"/schemas/ids/7": answer})) as address:
+        registry = HttpRegistry(f"http://{address}")
         try:
-            with pytest.raises(RegistryUnavailable, match=r"see tables\.registry") as raised:
+            with pytest.raises(RegistryUnavailable, match=reason):
                 await registry.schema(7)
-            assert "word" not in str(raised.value)
         finally:
             await registry.close()
 
-    asyncio.run(scenario())
+
+async def test_a_registry_that_is_not_there_is_named_without_its_password() -> None:
+    registry = HttpRegistry("http://user:word@127.0.0.1:1")
+    try:
+        with pytest.raises(RegistryUnavailable, match=r"see tables\.registry") as raised:
+            await registry.schema(7)
+        assert "word" not in str(raised.value)
+    finally:
+        await registry.close()
 
 
-def test_references_in_a_circle_are_refused() -> None:
-    async def scenario() -> None:
-        stand_in = HttpStandIn(
-            {
-                "/schemas/ids/7": {"schema": "A", "references": [reference("b")]},
-                "/subjects/s/b/versions/1": {"schema": "B", "references": [reference("c")]},
-                "/subjects/s/c/versions/1": {"schema": "C", "references": [reference("b")]},
-            }
-        )
-        async with served(stand_in) as address:
-            registry = HttpRegistry(f"http://{address}")
-            try:
-                assert "form a circle" in (await registry.schema(7)).refusal
-            finally:
-                await registry.close()
-
-    asyncio.run(scenario())
+async def test_references_in_a_circle_are_refused() -> None:
+    stand_in = HttpStandIn(
+        {
+            "/schemas/ids/7": {"schema": "A", "references": [reference("b")]},
+            "/subjects/s/b/versions/1": {"schema": "B", "references": [reference("c")]},
+            "/subjects/s/c/versions/1": {"schema": "C", "references": [reference("b")]},
+        }
+    )
+    async with served(stand_in) as address:
+        registry = HttpRegistry(f"http://{address}")
+        try:
+            assert "form a circle" in (await registry.schema(7)).refusal
+        finally:
+            await registry.close()

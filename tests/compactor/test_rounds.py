@@ -90,86 +90,74 @@ def test_a_standby_asks_every_second_whether_the_lease_is_free() -> None:
     assert rounds.outcomes == {RoundOutcome.STANDBY: 2, RoundOutcome.DONE: 1}
 
 
-def test_a_cancelled_round_ends_the_rounds() -> None:
-    async def scenario() -> None:
-        begun = asyncio.Event()
+async def test_a_cancelled_round_ends_the_rounds() -> None:
+    begun = asyncio.Event()
 
-        async def run_round(summary: CompactionSummary) -> None:
-            begun.set()
-            await asyncio.Event().wait()
+    async def run_round(summary: CompactionSummary) -> None:
+        begun.set()
+        await asyncio.Event().wait()
 
-        task = asyncio.create_task(Rounds(run_round, JumpingClock()).keep_on(60, until=lambda: False))
-        await begun.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(scenario())
+    task = asyncio.create_task(Rounds(run_round, JumpingClock()).keep_on(60, until=lambda: False))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
-def test_the_age_of_the_backlog_stays_until_a_round_ends_without_a_failure() -> None:
-    async def scenario() -> None:
-        clock = JumpingClock()
-        failure = RewriteFailure("t", [0], "bad", [(UUID(int=1), 0, 0)], False)
-        failing = [True]
+async def test_the_age_of_the_backlog_stays_until_a_round_ends_without_a_failure() -> None:
+    clock = JumpingClock()
+    failure = RewriteFailure("t", [0], "bad", [(UUID(int=1), 0, 0)], False)
+    failing = [True]
 
-        async def run_round(summary: CompactionSummary) -> None:
-            summary.oldest_ms = 1_000
-            summary.failures += [failure] if failing.pop() else []
+    async def run_round(summary: CompactionSummary) -> None:
+        summary.oldest_ms = 1_000
+        summary.failures += [failure] if failing.pop() else []
 
-        rounds = Rounds(run_round, clock)
+    rounds = Rounds(run_round, clock)
+    await rounds.run_once()
+    assert (rounds.oldest_ms, rounds.totals) == (1_000, Totals(failures=1))
+    failing.append(False)
+    await rounds.run_once()
+    assert rounds.oldest_ms == 0
+
+
+async def test_failed_tables_are_counted_and_reported_after_each_round_also_after_a_failed_one() -> None:
+    left: list[Exception | None] = [None, SequencerUnavailable("gone")]
+
+    async def run_round(summary: CompactionSummary) -> None:
+        summary.table_failures = [f"table 't': number {number}" for number in range(30)]
+        if (error := left.pop(0)) is not None:
+            raise error
+
+    rounds = Rounds(run_round, JumpingClock())
+    with structlog.testing.capture_logs() as logged:
         await rounds.run_once()
-        assert (rounds.oldest_ms, rounds.totals) == (1_000, Totals(failures=1))
-        failing.append(False)
         await rounds.run_once()
-        assert rounds.oldest_ms == 0
-
-    asyncio.run(scenario())
-
-
-def test_failed_tables_are_counted_and_reported_after_each_round_also_after_a_failed_one() -> None:
-    async def scenario() -> None:
-        left: list[Exception | None] = [None, SequencerUnavailable("gone")]
-
-        async def run_round(summary: CompactionSummary) -> None:
-            summary.table_failures = [f"table 't': number {number}" for number in range(30)]
-            if (error := left.pop(0)) is not None:
-                raise error
-
-        rounds = Rounds(run_round, JumpingClock())
-        with structlog.testing.capture_logs() as logged:
-            await rounds.run_once()
-            await rounds.run_once()
-        assert rounds.totals.table_failures == 60
-        told = [line for line in logged if line["event"] == "tables are behind their logs"]
-        assert [(line["count"], len(line["failures"])) for line in told] == [(30, MAX_LOGGED_FAILURES)] * 2
-
-    asyncio.run(scenario())
+    assert rounds.totals.table_failures == 60
+    told = [line for line in logged if line["event"] == "tables are behind their logs"]
+    assert [(line["count"], len(line["failures"])) for line in told] == [(30, MAX_LOGGED_FAILURES)] * 2
 
 
-def test_metrics_show_the_backlog_what_was_done_and_the_failed_rounds() -> None:
-    async def scenario() -> None:
-        clock = JumpingClock()
-        time = ManualClock()
-        committer = Committer(MemoryRowStore(time), time, SeededEntropy(1))
-        await committer.start()
-        try:
-            log = Log(committer, MemoryStore(time), time)
-            await log.topic("t")
-            await log.produce(("t", 0, batch_of([b"x" * 100])))
-            rounds, _ = rounds_of(clock, SequencerUnavailable("gone"))
-            pages = CompactorPages(rounds, committer, clock, CollectorRegistry())
-            assert (await pages.readiness()).reasons == []
-            await rounds.run_once()
-            await pages.update_gauges()
-            shown = pages.registry.get_sample_value
-            assert (shown("tailrace_compactor_backlog_bytes") or 0) > 100
-            assert shown("tailrace_compactor_backlog_age_seconds") == 5.0
-            assert shown("tailrace_compactor_objects_total") == 2
-            assert shown("tailrace_compactor_table_failures_total") == 1
-            assert shown("tailrace_compactor_failed_rounds_total") == 1
-            assert (await pages.readiness()).reasons == ["the last round failed"]
-        finally:
-            await committer.close()
-
-    asyncio.run(scenario())
+async def test_metrics_show_the_backlog_what_was_done_and_the_failed_rounds() -> None:
+    clock = JumpingClock()
+    time = ManualClock()
+    committer = Committer(MemoryRowStore(time), time, SeededEntropy(1))
+    await committer.start()
+    try:
+        log = Log(committer, MemoryStore(time), time)
+        await log.topic("t")
+        await log.produce(("t", 0, batch_of([b"x" * 100])))
+        rounds, _ = rounds_of(clock, SequencerUnavailable("gone"))
+        pages = CompactorPages(rounds, committer, clock, CollectorRegistry())
+        assert (await pages.readiness()).reasons == []
+        await rounds.run_once()
+        await pages.update_gauges()
+        shown = pages.registry.get_sample_value
+        assert (shown("tailrace_compactor_backlog_bytes") or 0) > 100
+        assert shown("tailrace_compactor_backlog_age_seconds") == 5.0
+        assert shown("tailrace_compactor_objects_total") == 2
+        assert shown("tailrace_compactor_table_failures_total") == 1
+        assert shown("tailrace_compactor_failed_rounds_total") == 1
+        assert (await pages.readiness()).reasons == ["the last round failed"]
+    finally:
+        await committer.close()

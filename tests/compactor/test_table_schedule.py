@@ -459,72 +459,66 @@ class SilentSync(TableSync):
         return SyncResult(0, change_of({}, {}), 0)
 
 
-def test_a_round_does_not_wait_for_a_silent_catalog_once_for_each_table() -> None:
-    async def scenario() -> None:
-        clock = ManualClock()
-        sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
-        await sequencer.start()
-        for name in "abcde":
-            await sequencer.create_topic(CreateTopic(name, 1, {"tailrace.table": "iceberg"}))
-        syncing = SilentSync()
-        following = TableSchedule(sequencer, syncing, clock)
-        await following.begin_round()
-        assert syncing.asked == MOST_SILENCES == 3
-        assert [line.partition(": ")[2] for line in following.failures] == [
-            *["CatalogSilent: no answer"] * 3,
-            *["left to the next round, because the catalog does not answer"] * 2,
-        ]
-        syncing.is_silent = False
-        await following.begin_round()
-        assert (syncing.asked, following.failures) == (8, [])
-        await sequencer.close()
-
-    asyncio.run(scenario())
+async def test_a_round_does_not_wait_for_a_silent_catalog_once_for_each_table() -> None:
+    clock = ManualClock()
+    sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
+    await sequencer.start()
+    for name in "abcde":
+        await sequencer.create_topic(CreateTopic(name, 1, {"tailrace.table": "iceberg"}))
+    syncing = SilentSync()
+    following = TableSchedule(sequencer, syncing, clock)
+    await following.begin_round()
+    assert syncing.asked == MOST_SILENCES == 3
+    assert [line.partition(": ")[2] for line in following.failures] == [
+        *["CatalogSilent: no answer"] * 3,
+        *["left to the next round, because the catalog does not answer"] * 2,
+    ]
+    syncing.is_silent = False
+    await following.begin_round()
+    assert (syncing.asked, following.failures) == (8, [])
+    await sequencer.close()
 
 
-def test_a_table_of_an_unchanged_log_costs_no_call_of_the_catalog() -> None:
-    async def scenario() -> None:
-        world = await made("raw")
-        opened = 0
+async def test_a_table_of_an_unchanged_log_costs_no_call_of_the_catalog() -> None:
+    world = await made("raw")
+    opened = 0
 
-        class Counted(MemoryTables):
-            def open(self, *args: Any, **chosen: Any) -> Any:
-                nonlocal opened
-                opened += 1
-                return super().open(*args, **chosen)
+    class Counted(MemoryTables):
+        def open(self, *args: Any, **chosen: Any) -> Any:
+            nonlocal opened
+            opened += 1
+            return super().open(*args, **chosen)
 
-        world.tables = Counted()
-        schedule = TableSchedule(world.log.sequencer, world.syncing(Fate()), world.clock)
+    world.tables = Counted()
+    schedule = TableSchedule(world.log.sequencer, world.syncing(Fate()), world.clock)
 
-        async def opens() -> int:
-            before = opened
-            await schedule.begin_round()
-            assert schedule.failures == []
-            await world.check_readers()
-            return opened - before
+    async def opens() -> int:
+        before = opened
+        await schedule.begin_round()
+        assert schedule.failures == []
+        await world.check_readers()
+        return opened - before
 
-        async def keep_snapshots(life_ms: int) -> None:
-            change = ConfigChange("tailrace.table.snapshot.ms", ConfigOperation.SET, str(life_ms))
-            await world.log.sequencer.alter_config(AlterConfig(ConfigScope.TOPIC, "a", [change]))
+    async def keep_snapshots(life_ms: int) -> None:
+        change = ConfigChange("tailrace.table.snapshot.ms", ConfigOperation.SET, str(life_ms))
+        await world.log.sequencer.alter_config(AlterConfig(ConfigScope.TOPIC, "a", [change]))
 
-        assert [await opens(), await opens()] == [1, 0]
-        for number in range(2):
-            await world.log.produce(("a", 0, batch_of([b"v"] * 3)))
-            await compacted_here(world.log)
-            assert [await opens(), await opens()] == [1, 0], number
-        below = DeleteRecordsPartition(world.log.topics["a"].topic_id, 0, 2)
-        await world.log.sequencer.delete_records(DeleteRecords([below]))
-        assert [await opens(), await opens()] == [1, 0]
-        world.clock.advance(LIFE_MS / 1000 + 1)  # snapshots expire
-        assert [await opens(), await opens()] == [1, 0]
-        await keep_snapshots(36_000_000)
-        assert [await opens(), await opens()] == [1, 0]
-        world.clock.advance(3_590)
-        assert await opens() == 0
-        world.clock.advance(10)
-        assert [await opens(), await opens()] == [1, 0]
-        await world.log.sequencer.delete_topic(DeleteTopic(world.log.topics["a"].topic_id))
-        assert [await opens(), await opens()] == [1, 1], "until it is dropped"
-        await world.committer.close()
-
-    asyncio.run(scenario())
+    assert [await opens(), await opens()] == [1, 0]
+    for number in range(2):
+        await world.log.produce(("a", 0, batch_of([b"v"] * 3)))
+        await compacted_here(world.log)
+        assert [await opens(), await opens()] == [1, 0], number
+    below = DeleteRecordsPartition(world.log.topics["a"].topic_id, 0, 2)
+    await world.log.sequencer.delete_records(DeleteRecords([below]))
+    assert [await opens(), await opens()] == [1, 0]
+    world.clock.advance(LIFE_MS / 1000 + 1)  # snapshots expire
+    assert [await opens(), await opens()] == [1, 0]
+    await keep_snapshots(36_000_000)
+    assert [await opens(), await opens()] == [1, 0]
+    world.clock.advance(3_590)
+    assert await opens() == 0
+    world.clock.advance(10)
+    assert [await opens(), await opens()] == [1, 0]
+    await world.log.sequencer.delete_topic(DeleteTopic(world.log.topics["a"].topic_id))
+    assert [await opens(), await opens()] == [1, 1], "until it is dropped"
+    await world.committer.close()

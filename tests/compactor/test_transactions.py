@@ -377,82 +377,67 @@ async def transacted(log: Log) -> None:
     log.finish(2, True)
 
 
-def test_aborted_records_and_markers_are_dropped_and_the_counts_say_so() -> None:
-    async def whole() -> None:
-        log = Log(MemoryStore(ManualClock()))
-        await transacted(log)
-        [result] = await log.compact(1 << 20)
-        assert (result.row_count, result.aborted_count, result.marker_count) == (3, 5, 2)
-        assert log.aborted == []
-        assert [(run.kind, run.base_offset, run.end_offset) for run in log.runs] == [
-            (ObjectKind.PARQUET, 0, 10)
-        ]
-        assert seen(await log.consume(0, 1 << 20)) == log.committed
-
-    asyncio.run(whole())
+async def test_aborted_records_and_markers_are_dropped_and_the_counts_say_so() -> None:
+    log = Log(MemoryStore(ManualClock()))
+    await transacted(log)
+    [result] = await log.compact(1 << 20)
+    assert (result.row_count, result.aborted_count, result.marker_count) == (3, 5, 2)
+    assert log.aborted == []
+    assert [(run.kind, run.base_offset, run.end_offset) for run in log.runs] == [(ObjectKind.PARQUET, 0, 10)]
+    assert seen(await log.consume(0, 1 << 20)) == log.committed
 
 
 @pytest.mark.parametrize("outcomes", [(False, True), (True, False), (False, True, False, True)])
-def test_a_producers_transactions_one_after_the_other_are_kept_apart(outcomes: tuple[bool, ...]) -> None:
-    async def whole() -> None:
-        log = Log(MemoryStore(ManualClock()))
-        for is_commit in outcomes:
-            await log.write((1, 2, Compression.NONE))
-            log.finish(1, is_commit)
-        assert len(log.committed) == 2 * sum(outcomes)
-        assert seen(await log.consume(0, 1 << 20)) == log.committed
-        assert await as_table(log) == log.committed
-        [result] = await log.compact(1 << 20)
-        assert result.row_count == 2 * sum(outcomes)
-        assert seen(await log.consume(0, 1 << 20)) == log.committed
-        assert await as_table(log) == log.committed
-
-    asyncio.run(whole())
-
-
-def test_an_empty_log_is_skipped_and_continues() -> None:
-    async def whole() -> None:
-        log = Log(MemoryStore(ManualClock()))
-        await log.write((1, 3, Compression.NONE))
-        log.finish(1, False)
-        [result] = await log.compact(1 << 20)
-        assert (result.row_count, result.runs[0].max_timestamp) == (0, -1)
-        consumer = await log.consume(0, 1)
-        assert (consumer.records, consumer.position) == ([], 4)
-        await log.write((PLAIN, 1, Compression.NONE))
-        assert list(seen(await log.consume(0, 1 << 20))) == [4]
-        assert await log.compact(1 << 20)
-        assert list(seen(await log.consume(2, 1 << 20))) == [4]
-
-    asyncio.run(whole())
-
-
-def test_an_open_transaction_behind_a_hole_blocks_nobody_before_it() -> None:
-    async def whole() -> None:
-        log = Log(MemoryStore(ManualClock()))
-        await log.write((1, 3, Compression.NONE))
-        log.finish(1, False)
-        await log.compact(1 << 20)
-        await log.write((2, 3, Compression.NONE))
-        assert (await log.consume(0, 1 << 20)).position == log.stable == 4
-
-    asyncio.run(whole())
-
-
-def test_a_transaction_over_two_objects_keeps_its_marker_until_the_last_swap() -> None:
-    async def whole() -> None:
-        log = Log(MemoryStore(ManualClock()))
+async def test_a_producers_transactions_one_after_the_other_are_kept_apart(
+    outcomes: tuple[bool, ...],
+) -> None:
+    log = Log(MemoryStore(ManualClock()))
+    for is_commit in outcomes:
         await log.write((1, 2, Compression.NONE))
-        await log.write((1, 2, Compression.NONE), (PLAIN, 1, Compression.NONE))
-        log.finish(1, False)
-        await log.compact(1 << 20, max_runs=1)
-        assert log.aborted == [AbortedTransaction(1, 2, 5)]
-        assert seen(await log.consume(0, 1 << 20)) == log.committed
-        await log.compact(1 << 20)
-        assert log.aborted == []
-        assert seen(await log.consume(0, 1 << 20)) == log.committed
+        log.finish(1, is_commit)
+    assert len(log.committed) == 2 * sum(outcomes)
+    assert seen(await log.consume(0, 1 << 20)) == log.committed
+    assert await as_table(log) == log.committed
+    [result] = await log.compact(1 << 20)
+    assert result.row_count == 2 * sum(outcomes)
+    assert seen(await log.consume(0, 1 << 20)) == log.committed
+    assert await as_table(log) == log.committed
 
-    asyncio.run(whole())
+
+async def test_an_empty_log_is_skipped_and_continues() -> None:
+    log = Log(MemoryStore(ManualClock()))
+    await log.write((1, 3, Compression.NONE))
+    log.finish(1, False)
+    [result] = await log.compact(1 << 20)
+    assert (result.row_count, result.runs[0].max_timestamp) == (0, -1)
+    consumer = await log.consume(0, 1)
+    assert (consumer.records, consumer.position) == ([], 4)
+    await log.write((PLAIN, 1, Compression.NONE))
+    assert list(seen(await log.consume(0, 1 << 20))) == [4]
+    assert await log.compact(1 << 20)
+    assert list(seen(await log.consume(2, 1 << 20))) == [4]
+
+
+async def test_an_open_transaction_behind_a_hole_blocks_nobody_before_it() -> None:
+    log = Log(MemoryStore(ManualClock()))
+    await log.write((1, 3, Compression.NONE))
+    log.finish(1, False)
+    await log.compact(1 << 20)
+    await log.write((2, 3, Compression.NONE))
+    assert (await log.consume(0, 1 << 20)).position == log.stable == 4
+
+
+async def test_a_transaction_over_two_objects_keeps_its_marker_until_the_last_swap() -> None:
+    log = Log(MemoryStore(ManualClock()))
+    await log.write((1, 2, Compression.NONE))
+    await log.write((1, 2, Compression.NONE), (PLAIN, 1, Compression.NONE))
+    log.finish(1, False)
+    await log.compact(1 << 20, max_runs=1)
+    assert log.aborted == [AbortedTransaction(1, 2, 5)]
+    assert seen(await log.consume(0, 1 << 20)) == log.committed
+    await log.compact(1 << 20)
+    assert log.aborted == []
+    assert seen(await log.consume(0, 1 << 20)) == log.committed
 
 
 def changed(item: WorkItem, aborted: Sequence[AbortedTransaction]) -> WorkItem:
@@ -464,101 +449,86 @@ def changed(item: WorkItem, aborted: Sequence[AbortedTransaction]) -> WorkItem:
     "aborted",
     [[AbortedTransaction(2, 3, 9)], [AbortedTransaction(1, 0, 6)], [AbortedTransaction(7, 0, 8)]],
 )
-def test_an_aborted_range_without_its_marker_ends_nothing(aborted: list[AbortedTransaction]) -> None:
-    async def whole() -> None:
-        log = Log(MemoryStore(ManualClock()))
-        await transacted(log)
-        [item] = plan([log.candidate(100)], PlanSettings())
-        found = await log.rewritten(changed(item, aborted))
-        assert isinstance(found, RewriteFailure) and "no marker" in found.reason
-
-    asyncio.run(whole())
+async def test_an_aborted_range_without_its_marker_ends_nothing(aborted: list[AbortedTransaction]) -> None:
+    log = Log(MemoryStore(ManualClock()))
+    await transacted(log)
+    [item] = plan([log.candidate(100)], PlanSettings())
+    found = await log.rewritten(changed(item, aborted))
+    assert isinstance(found, RewriteFailure) and "no marker" in found.reason
 
 
-def test_an_offset_that_no_batch_accounts_for_is_found() -> None:
-    async def whole() -> None:
-        log = Log(MemoryStore(ManualClock()))
-        await transacted(log)
-        [item] = plan([log.candidate(100)], PlanSettings())
-        [piece] = item.pieces
-        short = msgspec.structs.replace(piece.runs[-1], end_offset=piece.end_offset + 1)
-        bad = Piece(0, [*piece.runs[:-1], short], piece.aborted)
-        found = await log.rewritten(WorkItem("t", [bad]))
-        assert isinstance(found, RewriteFailure) and "are expected" in found.reason
-
-    asyncio.run(whole())
+async def test_an_offset_that_no_batch_accounts_for_is_found() -> None:
+    log = Log(MemoryStore(ManualClock()))
+    await transacted(log)
+    [item] = plan([log.candidate(100)], PlanSettings())
+    [piece] = item.pieces
+    short = msgspec.structs.replace(piece.runs[-1], end_offset=piece.end_offset + 1)
+    bad = Piece(0, [*piece.runs[:-1], short], piece.aborted)
+    found = await log.rewritten(WorkItem("t", [bad]))
+    assert isinstance(found, RewriteFailure) and "are expected" in found.reason
 
 
-def test_a_flipped_producer_id_drops_no_record_in_silence() -> None:
+async def test_a_flipped_producer_id_drops_no_record_in_silence() -> None:
     """Producer 2's committed batch, its id rotted to aborted 1's."""
 
-    async def whole() -> None:
-        log = Log(MemoryStore(ManualClock()))
-        await transacted(log)
-        data = bytearray(await log.store.get("m/2"))
-        assert read_header(data, 8).producer_id == 2
-        data[8 + 50] = 1
-        await log.store.delete(["m/2"])
-        await log.store.put("m/2", [data])
-        [item] = plan([log.candidate(100)], PlanSettings())
-        found = await log.rewritten(item)
-        assert isinstance(found, RewriteFailure) and "CRC" in found.reason
-
-    asyncio.run(whole())
+    log = Log(MemoryStore(ManualClock()))
+    await transacted(log)
+    data = bytearray(await log.store.get("m/2"))
+    assert read_header(data, 8).producer_id == 2
+    data[8 + 50] = 1
+    await log.store.delete(["m/2"])
+    await log.store.put("m/2", [data])
+    [item] = plan([log.candidate(100)], PlanSettings())
+    found = await log.rewritten(item)
+    assert isinstance(found, RewriteFailure) and "CRC" in found.reason
 
 
-def test_the_table_read_from_the_database_itself_has_committed_records_only(tmp_path: Path) -> None:
-    async def whole() -> None:
-        clock, entropy = ManualClock(T0), SeededEntropy(1)
-        url = f"sqlite:///{tmp_path}/rows.db"
-        sequencer = Committer(open_row_store(url, clock=clock, entropy=entropy), clock, entropy)
-        await sequencer.start()
-        store = MemoryStore(clock)
-        index = DatabaseIndex(url, clock, entropy)
-        try:
-            log = RealLog(sequencer, store, clock)
-            await log.topic("t")
-            good, bad = await log.producer("good"), await log.producer("bad")
-            for number in range(3):
-                await log.produce(
-                    ("t", 0, batch_of([b"g%d" % number], producer=good)),
-                    ("t", 0, batch_of([b"b%d" % number], producer=bad)),
-                )
-                await log.finish(bad, is_commit=False)
-            await log.finish(good, is_commit=True)
-            await log.produce(("t", 0, batch_of([b"open"], producer=good)))
-            expected = [(each.offset, each.value) for each in await log.consumed("t")]
-            assert [value for _, value in expected] == [b"g0", b"g1", b"g2"]
-            reader = LogReader(index, store, ["offset", "value"])
-            here = InProcess(store, clock, entropy)
-            for _ in range(2):
-                ((partition, edges),) = (await reader.bounds(await index.topics())).items()
-                rows = [
-                    (row["offset"], row["value"])
-                    async for batch in reader.read(OffsetRange(partition, *edges))
-                    for row in batch.to_pylist()
-                ]
-                assert rows == expected
-                all_there_is = CompactionSettings(min_bytes=1, min_age_ms=0)
-                summary = await run_cycle(
-                    sequencer, here, clock=clock, entropy=entropy, settings=all_there_is, holder="this one"
-                )
-            assert (summary.failures, summary.refused) == ([], [])
-        finally:
-            await index.close()
-            await sequencer.close()
-
-    asyncio.run(whole())
+async def test_the_table_read_from_the_database_itself_has_committed_records_only(tmp_path: Path) -> None:
+    clock, entropy = ManualClock(T0), SeededEntropy(1)
+    url = f"sqlite:///{tmp_path}/rows.db"
+    sequencer = Committer(open_row_store(url, clock=clock, entropy=entropy), clock, entropy)
+    await sequencer.start()
+    store = MemoryStore(clock)
+    index = DatabaseIndex(url, clock, entropy)
+    try:
+        log = RealLog(sequencer, store, clock)
+        await log.topic("t")
+        good, bad = await log.producer("good"), await log.producer("bad")
+        for number in range(3):
+            await log.produce(
+                ("t", 0, batch_of([b"g%d" % number], producer=good)),
+                ("t", 0, batch_of([b"b%d" % number], producer=bad)),
+            )
+            await log.finish(bad, is_commit=False)
+        await log.finish(good, is_commit=True)
+        await log.produce(("t", 0, batch_of([b"open"], producer=good)))
+        expected = [(each.offset, each.value) for each in await log.consumed("t")]
+        assert [value for _, value in expected] == [b"g0", b"g1", b"g2"]
+        reader = LogReader(index, store, ["offset", "value"])
+        here = InProcess(store, clock, entropy)
+        for _ in range(2):
+            ((partition, edges),) = (await reader.bounds(await index.topics())).items()
+            rows = [
+                (row["offset"], row["value"])
+                async for batch in reader.read(OffsetRange(partition, *edges))
+                for row in batch.to_pylist()
+            ]
+            assert rows == expected
+            all_there_is = CompactionSettings(min_bytes=1, min_age_ms=0)
+            summary = await run_cycle(
+                sequencer, here, clock=clock, entropy=entropy, settings=all_there_is, holder="this one"
+            )
+        assert (summary.failures, summary.refused) == ([], [])
+    finally:
+        await index.close()
+        await sequencer.close()
 
 
-def test_results_that_come_in_any_order_are_swapped_in_the_order_of_offsets() -> None:
-    async def whole() -> None:
-        log = Log(MemoryStore(ManualClock()))
-        for _ in range(12):
-            await log.write((1, 3, Compression.NONE))
-        log.finish(1, False)
-        results = await log.compact(250, seed=3)
-        assert len(results) > 2
-        assert log.aborted == []
-
-    asyncio.run(whole())
+async def test_results_that_come_in_any_order_are_swapped_in_the_order_of_offsets() -> None:
+    log = Log(MemoryStore(ManualClock()))
+    for _ in range(12):
+        await log.write((1, 3, Compression.NONE))
+    log.finish(1, False)
+    results = await log.compact(250, seed=3)
+    assert len(results) > 2
+    assert log.aborted == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 from dataclasses import dataclass
@@ -61,129 +60,110 @@ class Typed:
         return catalog.load_table((NAMESPACE, table)).scan().to_arrow()
 
 
-def test_values_become_columns_that_the_first_ones_have(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path) as world:
-            typed = Typed(world)
-            await typed.produce({"id": 1, "offset": 7, "at": {"lat": 1.5}}, {"id": 2, "tags": ["x"]})
-            await typed.round()
-            await typed.produce({"id": 3}, {"id": "four"}, b"{", {"id": 5, "new": 1}, partition=1)
-            done = await typed.round()
-            assert done.quarantined == 1
-            assert typed.rows("partition", "offset", "id", "value_offset", "at", "tags", "value") == [
-                (0, 0, 1, 7, {"lat": 1.5}, None, None),
-                (0, 1, 2, None, None, ["x"], None),
-                (1, 0, 3, None, None, None, None),
-            ]
-            assert typed.rows("partition", "offset", "value", "reason", table="a__quarantine") == [
-                (1, 1, b'{"id": "four"}', "Expected `int | null`, got `str` - at `$.id`"),
-                (1, 2, b"{", "Input data was truncated"),
-                (1, 3, b'{"id": 5, "new": 1}', "Object contains unknown field `new`"),
-            ]
-            assert not (await typed.sync()).change
-            records = await world.log.records("a", 1)
-            assert [record.value for record in records][1:3] == [b'{"id": "four"}', b"{"]
-
-    asyncio.run(scenario())
+async def test_values_become_columns_that_the_first_ones_have(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+        typed = Typed(world)
+        await typed.produce({"id": 1, "offset": 7, "at": {"lat": 1.5}}, {"id": 2, "tags": ["x"]})
+        await typed.round()
+        await typed.produce({"id": 3}, {"id": "four"}, b"{", {"id": 5, "new": 1}, partition=1)
+        done = await typed.round()
+        assert done.quarantined == 1
+        assert typed.rows("partition", "offset", "id", "value_offset", "at", "tags", "value") == [
+            (0, 0, 1, 7, {"lat": 1.5}, None, None),
+            (0, 1, 2, None, None, ["x"], None),
+            (1, 0, 3, None, None, None, None),
+        ]
+        assert typed.rows("partition", "offset", "value", "reason", table="a__quarantine") == [
+            (1, 1, b'{"id": "four"}', "Expected `int | null`, got `str` - at `$.id`"),
+            (1, 2, b"{", "Input data was truncated"),
+            (1, 3, b'{"id": 5, "new": 1}', "Object contains unknown field `new`"),
+        ]
+        assert not (await typed.sync()).change
+        records = await world.log.records("a", 1)
+        assert [record.value for record in records][1:3] == [b'{"id": "four"}', b"{"]
 
 
-def test_a_mended_schema_brings_the_quarantine_into_the_table(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path, 1) as world:
-            typed = Typed(world, ValueFormat("json", "id int"))
-            await typed.produce({"id": 1, "left out": 1}, {"id": 3_000_000_000}, {"id": "x"})
-            await typed.produce({"id": 4})
-            await typed.round()
-            before = {file.key async for file in world.log.store.list("") if "/values/" in file.key}
-            typed.encoding = ValueFormat("json", "id long, name string")
+async def test_a_mended_schema_brings_the_quarantine_into_the_table(tmp_path: Path) -> None:
+    async with opened(tmp_path, 1) as world:
+        typed = Typed(world, ValueFormat("json", "id int"))
+        await typed.produce({"id": 1, "left out": 1}, {"id": 3_000_000_000}, {"id": "x"})
+        await typed.produce({"id": 4})
+        await typed.round()
+        before = {file.key async for file in world.log.store.list("") if "/values/" in file.key}
+        typed.encoding = ValueFormat("json", "id long, name string")
+        await typed.sync()
+        assert typed.rows("offset", "id", "name") == [(0, 1, None), (1, 3_000_000_000, None), (3, 4, None)]
+        assert typed.rows("offset", table="a__quarantine") == [(2,)]
+        typed.encoding = ValueFormat("json", "name string")
+        await typed.produce({"id": 5, "name": "five"})
+        await typed.round()
+        assert (4, None, "five") in typed.rows("offset", "id", "name")
+        world.clock.advance(LIFE_MS / 1000)
+        await typed.sync()
+        world.clock.advance(LIFE_MS / 1000)
+        await typed.sync()
+        left = {file.key async for file in world.log.store.list("") if "/values/" in file.key}
+        assert not before & left, "files that no snapshot names are deleted"
+
+        typed.encoding = ValueFormat("json", "id string")
+        with pytest.raises(ColumnsConflict, match="column id is long; it can't become string"):
             await typed.sync()
-            assert typed.rows("offset", "id", "name") == [
-                (0, 1, None),
-                (1, 3_000_000_000, None),
-                (3, 4, None),
-            ]
-            assert typed.rows("offset", table="a__quarantine") == [(2,)]
-            typed.encoding = ValueFormat("json", "name string")
-            await typed.produce({"id": 5, "name": "five"})
+
+
+async def test_merges_and_deleted_records_are_seen_in_table_and_quarantine(tmp_path: Path) -> None:
+    async with opened(tmp_path, 2) as world:
+        typed = Typed(world)
+        for number in range(3):
+            await typed.produce({"id": number}, b"bad", {"id": number})
+            await typed.produce(b"bad", b"", {"id": number}, partition=1)
             await typed.round()
-            assert (4, None, "five") in typed.rows("offset", "id", "name")
+        await world.delete_below(0, 2)
+        await world.delete_below(1, 8)
+        await typed.sync()
+        kept = [(0, 2), (0, 3), (0, 5), (0, 6), (0, 8), (1, 8)]
+        assert typed.rows("partition", "offset") == kept
+        assert typed.rows("partition", "offset", table="a__quarantine") == [(0, 4), (0, 7)]
+        done = await typed.round(merges=True)
+        assert done.files < 3, "the objects were merged"
+        assert typed.rows("partition", "offset") == kept
+        assert typed.rows("partition", "offset", table="a__quarantine") == [(0, 4), (0, 7)]
+        await world.delete_below(0, 4)
+        await typed.sync()
+        assert typed.rows("partition", "offset") == kept[2:]
+
+
+async def test_a_table_changes_between_bytes_and_columns_and_ends_with_its_quarantine(tmp_path: Path) -> None:
+    async with opened(tmp_path, 1) as world:
+        typed = Typed(world, None)
+        await typed.produce({"id": 1}, b"bad")
+        await typed.round()
+        assert typed.rows("offset", "value") == [(0, b'{"id": 1}'), (1, b"bad")]
+        typed.encoding = JSON
+        await typed.sync()
+        assert typed.rows("offset", "value", "id") == [(0, None, 1)]
+        assert typed.rows("offset", table="a__quarantine") == [(1,)]
+        typed.encoding = None
+        await typed.sync()
+        assert typed.rows("offset", "value", "id") == [(0, b'{"id": 1}', None), (1, b"bad", None)]
+        assert typed.rows("offset", table="a__quarantine") == []
+        for _ in range(3):
             world.clock.advance(LIFE_MS / 1000)
-            await typed.sync()
-            world.clock.advance(LIFE_MS / 1000)
-            await typed.sync()
-            left = {file.key async for file in world.log.store.list("") if "/values/" in file.key}
-            assert not before & left, "files that no snapshot names are deleted"
-
-            typed.encoding = ValueFormat("json", "id string")
-            with pytest.raises(ColumnsConflict, match="column id is long; it can't become string"):
-                await typed.sync()
-
-    asyncio.run(scenario())
+            done = await typed.sync(is_wanted=False)
+        assert done.is_dropped
+        assert [file.key async for file in world.log.store.list("") if "/tables/" in file.key] == []
 
 
-def test_merges_and_deleted_records_are_seen_in_table_and_quarantine(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path, 2) as world:
-            typed = Typed(world)
-            for number in range(3):
-                await typed.produce({"id": number}, b"bad", {"id": number})
-                await typed.produce(b"bad", b"", {"id": number}, partition=1)
-                await typed.round()
-            await world.delete_below(0, 2)
-            await world.delete_below(1, 8)
-            await typed.sync()
-            kept = [(0, 2), (0, 3), (0, 5), (0, 6), (0, 8), (1, 8)]
-            assert typed.rows("partition", "offset") == kept
-            assert typed.rows("partition", "offset", table="a__quarantine") == [(0, 4), (0, 7)]
-            done = await typed.round(merges=True)
-            assert done.files < 3, "the objects were merged"
-            assert typed.rows("partition", "offset") == kept
-            assert typed.rows("partition", "offset", table="a__quarantine") == [(0, 4), (0, 7)]
-            await world.delete_below(0, 4)
-            await typed.sync()
-            assert typed.rows("partition", "offset") == kept[2:]
-
-    asyncio.run(scenario())
-
-
-def test_a_table_changes_between_bytes_and_columns_and_ends_with_its_quarantine(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path, 1) as world:
-            typed = Typed(world, None)
-            await typed.produce({"id": 1}, b"bad")
-            await typed.round()
-            assert typed.rows("offset", "value") == [(0, b'{"id": 1}'), (1, b"bad")]
-            typed.encoding = JSON
-            await typed.sync()
-            assert typed.rows("offset", "value", "id") == [(0, None, 1)]
-            assert typed.rows("offset", table="a__quarantine") == [(1,)]
-            typed.encoding = None
-            await typed.sync()
-            assert typed.rows("offset", "value", "id") == [(0, b'{"id": 1}', None), (1, b"bad", None)]
-            assert typed.rows("offset", table="a__quarantine") == []
-            for _ in range(3):
-                world.clock.advance(LIFE_MS / 1000)
-                done = await typed.sync(is_wanted=False)
-            assert done.is_dropped
-            assert [file.key async for file in world.log.store.list("") if "/tables/" in file.key] == []
-
-    asyncio.run(scenario())
-
-
-def test_no_rows_are_frozen_before_the_first_object(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path, 1) as world:
-            typed = Typed(world)
-            await typed.produce(b"garbage", b"[1]")
-            await typed.round()
-            assert typed.rows("offset") == []
-            assert typed.rows("offset", table="a__quarantine") == [(0,), (1,)]
-            await typed.produce({"id": 1})
-            await typed.round()
-            assert typed.rows("offset", "id") == [(2, 1)]
-            assert typed.rows("offset", table="a__quarantine") == [(0,), (1,)]
-
-    asyncio.run(scenario())
+async def test_no_rows_are_frozen_before_the_first_object(tmp_path: Path) -> None:
+    async with opened(tmp_path, 1) as world:
+        typed = Typed(world)
+        await typed.produce(b"garbage", b"[1]")
+        await typed.round()
+        assert typed.rows("offset") == []
+        assert typed.rows("offset", table="a__quarantine") == [(0,), (1,)]
+        await typed.produce({"id": 1})
+        await typed.round()
+        assert typed.rows("offset", "id") == [(2, 1)]
+        assert typed.rows("offset", table="a__quarantine") == [(0,), (1,)]
 
 
 def record(*fields: tuple[str, Any]) -> str:
@@ -198,94 +178,83 @@ def avro(schema_id: int, text: str, row: dict[str, Any]) -> bytes:
     return HEADER.pack(0, schema_id) + written.getvalue()
 
 
-def test_avro_values_become_columns_that_grow_with_their_schemas(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path, 1) as world:
-            registry = world.registry
-            typed = Typed(world, ValueFormat("avro"))
-            old = record(("id", "int"), ("gone", "string"))
-            new = record(("id", "long"), ("name", ["null", "string"]), ("offset", "long"))
-            other = record(("id", "string"))
-            registry.add(1, old)
-            registry.add(2, new)
-            registry.add(3, other)
-            await typed.produce(avro(1, old, {"id": 1, "gone": "x"}))
+async def test_avro_values_become_columns_that_grow_with_their_schemas(tmp_path: Path) -> None:
+    async with opened(tmp_path, 1) as world:
+        registry = world.registry
+        typed = Typed(world, ValueFormat("avro"))
+        old = record(("id", "int"), ("gone", "string"))
+        new = record(("id", "long"), ("name", ["null", "string"]), ("offset", "long"))
+        other = record(("id", "string"))
+        registry.add(1, old)
+        registry.add(2, new)
+        registry.add(3, other)
+        await typed.produce(avro(1, old, {"id": 1, "gone": "x"}))
+        await typed.round()
+        assert typed.rows("offset", "id", "gone") == [(0, 1, "x")]
+
+        await typed.produce(
+            avro(2, new, {"id": 2**40, "name": "n", "offset": 9}), avro(3, other, {"id": "s"}),
+            avro(7, old, {"id": 3, "gone": ""}), b"no id", avro(1, old, {"id": 4, "gone": "y"})[:-1],
+        )  # fmt: skip
+        registry.is_away = True
+        with pytest.raises(RegistryUnavailable):
             await typed.round()
-            assert typed.rows("offset", "id", "gone") == [(0, 1, "x")]
+        assert typed.rows("offset", "id") == [(0, 1)]
+        registry.is_away = False
+        await typed.sync()
+        columns = ("offset", "id", "gone", "name", "value_offset")
+        assert typed.rows(*columns) == [(0, 1, "x", None, None), (1, 2**40, None, "n", 9)]
+        reasons = typed.rows("offset", "reason", table="a__quarantine")
+        assert [offset for offset, _ in reasons] == [2, 3, 4, 5]
+        assert [reason.partition(":")[0] for _, reason in reasons] == [
+            "schema 3", "schema 7 is not in the registry", "the value has no schema id",
+            "not a value of schema 1",
+        ]  # fmt: skip
+        asked = len(registry.asked)
+        assert not (await typed.sync()).change
+        assert len(registry.asked) == asked, "nothing was due"
 
-            await typed.produce(
-                avro(2, new, {"id": 2**40, "name": "n", "offset": 9}), avro(3, other, {"id": "s"}),
-                avro(7, old, {"id": 3, "gone": ""}), b"no id", avro(1, old, {"id": 4, "gone": "y"})[:-1],
-            )  # fmt: skip
-            registry.is_away = True
-            with pytest.raises(RegistryUnavailable):
-                await typed.round()
-            assert typed.rows("offset", "id") == [(0, 1)]
-            registry.is_away = False
-            await typed.sync()
-            columns = ("offset", "id", "gone", "name", "value_offset")
-            assert typed.rows(*columns) == [(0, 1, "x", None, None), (1, 2**40, None, "n", 9)]
-            reasons = typed.rows("offset", "reason", table="a__quarantine")
-            assert [offset for offset, _ in reasons] == [2, 3, 4, 5]
-            assert [reason.partition(":")[0] for _, reason in reasons] == [
-                "schema 3", "schema 7 is not in the registry", "the value has no schema id",
-                "not a value of schema 1",
-            ]  # fmt: skip
-            asked = len(registry.asked)
-            assert not (await typed.sync()).change
-            assert len(registry.asked) == asked, "nothing was due"
-
-            registry.add(7, old)
-            await world.syncing.replay(
-                DesiredTable(world.log.topics["a"].topic_id, "a", LIFE_MS, values=typed.encoding)
-            )
-            assert typed.rows("offset", "id")[2:] == [(3, 3)]
-            assert typed.rows("offset", table="a__quarantine") == [(2,), (4,), (5,)]
-
-    asyncio.run(scenario())
+        registry.add(7, old)
+        await world.syncing.replay(
+            DesiredTable(world.log.topics["a"].topic_id, "a", LIFE_MS, values=typed.encoding)
+        )
+        assert typed.rows("offset", "id")[2:] == [(3, 3)]
+        assert typed.rows("offset", table="a__quarantine") == [(2,), (4,), (5,)]
 
 
-def test_protobuf_values_become_columns(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path, 1) as world:
-            typed = Typed(world, ValueFormat("protobuf"))
-            one = 'syntax = "proto3"; message One { int32 id = 1; } message Two { string name = 1; }'
-            world.registry.add(5, one, "protobuf")
-            world.registry.add(6, "nonsense", "protobuf")
-            first, second, bad = (
-                HEADER.pack(0, 5) + b"\x00",
-                HEADER.pack(0, 5) + b"\x02\x02",
-                HEADER.pack(0, 6),
-            )
-            values = [first + b"\x08\x2a", second + b"\x0a\x01x", first + b"\x08", bad + b"\x00", b"{}"]
-            await typed.produce(*values)
-            await typed.round()
-            assert typed.rows("offset", "id", "name") == [(0, 42, None), (1, None, "x")]
-            reasons = [reason for _, reason in typed.rows("offset", "reason", table="a__quarantine")]
-            assert [reason[:20] for reason in reasons] == [
-                "not a value of schem", "schema 6: protoc: ta", "the value has no sch",
-            ]  # fmt: skip
-            assert [record.value for record in await world.log.records("a")] == values
-
-    asyncio.run(scenario())
+async def test_protobuf_values_become_columns(tmp_path: Path) -> None:
+    async with opened(tmp_path, 1) as world:
+        typed = Typed(world, ValueFormat("protobuf"))
+        one = 'syntax = "proto3"; message One { int32 id = 1; } message Two { string name = 1; }'
+        world.registry.add(5, one, "protobuf")
+        world.registry.add(6, "nonsense", "protobuf")
+        first, second, bad = (HEADER.pack(0, 5) + b"\x00", HEADER.pack(0, 5) + b"\x02\x02", HEADER.pack(0, 6))
+        values = [first + b"\x08\x2a", second + b"\x0a\x01x", first + b"\x08", bad + b"\x00", b"{}"]
+        await typed.produce(*values)
+        await typed.round()
+        assert typed.rows("offset", "id", "name") == [(0, 42, None), (1, None, "x")]
+        reasons = [reason for _, reason in typed.rows("offset", "reason", table="a__quarantine")]
+        assert [reason[:20] for reason in reasons] == [
+            "not a value of schem", "schema 6: protoc: ta", "the value has no sch",
+        ]  # fmt: skip
+        assert [record.value for record in await world.log.records("a")] == values
 
 
-def test_values_with_any_number_of_schema_ids_cost_a_bounded_number_of_questions(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path, 1) as world:
-            typed = Typed(world, ValueFormat("avro"))
-            known = record(("id", "int"))
-            world.registry.add(1_000, known)
-            row = avro(1_000, known, {"id": 1})
-            for first in (0, 150):
-                garbage = [HEADER.pack(0, first + number) for number in range(150)]
-                await typed.produce(*garbage, row, row)
-                await compacted_here(world.log)
-            await typed.sync()
-            assert len(world.registry.asked) == MAX_SCHEMAS
-            assert typed.rows("id") == [(1,)] * 4, "the commonest ids are asked for first"
-            reasons = [reason for _, reason in typed.rows("offset", "reason", table="a__quarantine")]
-            assert sum(reason.endswith("is one too many for a topic") for reason in reasons) == 201
-            assert sum(reason.endswith("is not in the registry") for reason in reasons) == 99
-
-    asyncio.run(scenario())
+async def test_values_with_any_number_of_schema_ids_cost_a_bounded_number_of_questions(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path, 1) as world:
+        typed = Typed(world, ValueFormat("avro"))
+        known = record(("id", "int"))
+        world.registry.add(1_000, known)
+        row = avro(1_000, known, {"id": 1})
+        for first in (0, 150):
+            garbage = [HEADER.pack(0, first + number) for number in range(150)]
+            await typed.produce(*garbage, row, row)
+            await compacted_here(world.log)
+        await typed.sync()
+        assert len(world.registry.asked) == MAX_SCHEMAS
+        assert typed.rows("id") == [(1,)] * 4, "the commonest ids are asked for first"
+        reasons = [reason for _, reason in typed.rows("offset", "reason", table="a__quarantine")]
+        assert sum(reason.endswith("is one too many for a topic") for reason in reasons) == 201
+        assert sum(reason.endswith("is not in the registry") for reason in reasons) == 99
