@@ -142,7 +142,14 @@ class SequencerSettings(SettingsSection):
     checkpoint_interval_ms: int = Field(default=3_000, ge=0, le=_DAY_MS)
     """Pause between two exports of metadata to the bucket, if the committer has an object store; 0 disables them."""
     checkpoint_reservation: int = Field(default=16_000_000, ge=1, le=1 << 40)
-    """Offsets that a partition may assign beyond the last export; after a recovery, new records start above them."""
+    """Offsets that a partition may assign beyond the last export; after a recovery, new records start above them. No
+    commit of an agent or Spark job may have more records for one partition; agents' objects have less than 8,000,000
+    records."""
+
+    @property
+    def max_offsets_at_once(self) -> int:
+        """Limit of the offsets that one commit assigns in a partition: a checkpoint reserves no more."""
+        return self.checkpoint_reservation if self.checkpoint_interval_ms else _INT64
 
     def on_store(self, url: str | None) -> SequencerSettings:
         """Return the settings with defaults for unset cluster budgets, if agents use the store at this URL."""

@@ -97,6 +97,7 @@ class ActiveBuffer:
     opened_at: float
     last_added_at: float = 0.0
     size: int = 0
+    records: int = 0
     batches: dict[TopicPartition, list[BufferedBatch]] = field(default_factory=dict)
     topic_names: dict[TopicPartition, str] = field(default_factory=dict)
     latency: Latency = Latency.COST
@@ -110,6 +111,7 @@ class ActiveBuffer:
             self.topic_names[partition] = topic_name
         held.append(batch)
         self.size += batch.coordinates.length
+        self.records += batch.coordinates.record_count
         self.last_added_at = now
         if batch.latency <= self.latency:
             return False

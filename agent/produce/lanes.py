@@ -65,6 +65,7 @@ from sequencer.api.errors import (
 from sequencer.api.interface import Sequencer
 from tailrace.background_tasks import cancel_and_wait, log_and_continue
 from tailrace.batches.mixed_object import SealedObject, seal
+from tailrace.batches.record_batch import MAX_RECORDS
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy, wait_for, wait_until_set
 from tailrace.configs.topic_config import Latency
@@ -80,6 +81,9 @@ outage, waiting requests go on within this time."""
 MAX_BUFFERED_PARTITIONS = 4_000
 """A buffer with this many partitions is sealed, because sealing and settling each take one turn of the loop. The
 sequencer refuses objects of more than `max_runs_per_commit` (20,000) runs, and then all their batches would fail."""
+MAX_BUFFERED_RECORDS = MAX_RECORDS
+"""A buffer with this many records is sealed, because a commit assigns at most `checkpoint_reservation` (16 million)
+offsets in a partition. A batch of a hundred bytes may have MAX_RECORDS records if it is compressed."""
 RUNS_IN_A_TURN = 2_000
 """An object of more runs yields to the loop between sealing, upload and description."""
 SESSION_PACE_SECONDS = 3.0
@@ -217,7 +221,9 @@ class Lane:
             batch.settle(BatchResult(failure=FlushFailure("timeout", "this agent is shutting down")))
             return
         if buffer is not None and (
-            buffer.size >= self._flush_bytes or len(buffer.batches) >= MAX_BUFFERED_PARTITIONS
+            buffer.size >= self._flush_bytes
+            or len(buffer.batches) >= MAX_BUFFERED_PARTITIONS
+            or buffer.records >= MAX_BUFFERED_RECORDS
         ):
             if not self._can_seal:
                 self._telemetry.flush_failures.labels("full").inc()

@@ -11,6 +11,7 @@ A writer's session (sequencer.rules.writes) has no commit numbers: it is only a 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from uuid import UUID
@@ -216,7 +217,7 @@ def check_commit(request: CommitRequest, settings: SequencerSettings) -> Steps[N
         return
     if len(request.runs) > settings.max_runs_per_commit:
         raise LimitReached(f"{len(request.runs)} runs; max_runs_per_commit is {settings.max_runs_per_commit}")
-    batches = unyielded = 0
+    batches = records = unyielded = 0
     for run in request.runs:
         lengths = 0
         for batch in run.batches:
@@ -230,6 +231,7 @@ def check_commit(request: CommitRequest, settings: SequencerSettings) -> Steps[N
             ):
                 raise InvalidRequest(f"{batch}: no batch has such values")
             lengths += length
+            records += batch.record_count
         if not run.batches or lengths != run.length:
             raise InvalidRequest(f"a run of {run.length} bytes whose batches take {lengths}")
         if run.transactions and len(run.transactions) != len(run.batches):
@@ -246,6 +248,22 @@ def check_commit(request: CommitRequest, settings: SequencerSettings) -> Steps[N
             unyielded = 0
     if batches > settings.max_batches_per_commit:
         raise LimitReached(f"{batches} batches; max_batches_per_commit is {settings.max_batches_per_commit}")
+    if records > settings.max_offsets_at_once:
+        check_offsets(request.runs, settings)
+
+
+def check_offsets(runs: Iterable[RunProposal], settings: SequencerSettings) -> None:
+    """Raise LimitReached for runs that need more offsets of a partition than a checkpoint reserves: no later checkpoint
+    would help."""
+    records: Counter[tuple[UUID, int]] = Counter()
+    for run in runs:
+        records[run.topic_id, run.partition] += sum(batch.record_count for batch in run.batches)
+    (place, most), *_ = records.most_common(1)
+    if most > settings.max_offsets_at_once:
+        raise LimitReached(
+            f"{most} records at once in partition {place[0]}-{place[1]}; a checkpoint reserves"
+            f" {settings.max_offsets_at_once} offsets (checkpoint_reservation)"
+        )
 
 
 def check_object(described: ObjectDescription, prefix: str) -> None:

@@ -25,6 +25,7 @@ from sequencer.rules.upload_sessions import (
     WRITER_BROKER_ID,
     check_commit,
     check_object,
+    check_offsets,
     commit_object,
     live_session,
 )
@@ -84,6 +85,8 @@ def _check(draft: Draft, request: WriteRequest, settings: SequencerSettings) -> 
     ):
         if count > limit:
             raise LimitReached(f"a write of {count} {of}; {name} is {limit}")
+    if runs:
+        check_offsets((run for written in objects for run in written.runs), settings)
     is_new = draft.get(WriteRow, request.write_id) is None
     if is_new and draft.count(WriteRow) >= settings.max_writes:
         raise LimitReached(

@@ -126,6 +126,18 @@ def test_a_number_wider_than_what_it_is_kept_in_is_refused(factory: Factory) -> 
     run(factory, scenario)
 
 
+def test_a_commit_of_more_records_than_a_checkpoint_reserves_offsets_is_refused_for_good() -> None:
+    async def scenario(bench: Bench) -> None:
+        half = bench.request(batch(6), number=0)
+        too_many = msgspec.structs.replace(half, runs=half.runs * 2)
+        with pytest.raises(LimitReached, match=r"12 records at once .* reserves 11 offsets"):
+            await bench.sequencer.commit(too_many)
+        answer = await bench.sequencer.commit(bench.request(batch(11)))
+        assert answer.runs[0].outcomes[0].base_offset == 0
+
+    run(FACTORIES["memory"], scenario, SequencerSettings(checkpoint_reservation=11))
+
+
 def test_groups_of_one_transaction_are_bounded() -> None:
     async def scenario(bench: Bench) -> None:
         sequencer = bench.sequencer

@@ -114,6 +114,21 @@ def test_batches_of_more_partitions_than_a_commit_may_have_go_into_several_objec
     run(scenario, SequencerSettings(max_runs_per_commit=10))
 
 
+def test_batches_of_more_records_than_a_checkpoint_reserves_offsets_go_into_several_objects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lanes, "MAX_BUFFERED_RECORDS", 3)
+
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        submissions = [submit(bench, topic, batch(b"1", b"2")) for _ in range(5)]
+        results = [await result_of(bench, each) for each in submissions]
+        assert [each.base_offset for each in results] == [0, 2, 4, 6, 8]
+        assert [len(commit.runs[0].batches) for commit in bench.sequencer.commits] == [2, 2, 1]
+
+    run(scenario, SequencerSettings(checkpoint_reservation=4))
+
+
 def test_nothing_is_committed_before_its_upload_is_done() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic()

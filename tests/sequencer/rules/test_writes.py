@@ -140,6 +140,17 @@ def test_a_refused_write_stores_nothing_of_any_object_and_can_be_retried() -> No
     on_a_log(scenario)
 
 
+def test_a_write_of_more_records_than_a_checkpoint_reserves_offsets_is_refused_for_good() -> None:
+    async def scenario(job: Job) -> None:
+        two = batch_of([b"1", b"2"])
+        objects = [await job.upload(("a", partition, two)) for partition in (0, 1, 0)]
+        with pytest.raises(LimitReached, match=r"4 records at once .* reserves 3 offsets"):
+            await job.commit(0, *objects)
+        assert await job.commit(0, *objects[:2])
+
+    on_a_log(scenario, checkpoint_reservation=3)
+
+
 @pytest.mark.parametrize(
     ("epoch", "change", "error"),
     [
