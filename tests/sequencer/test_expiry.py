@@ -36,7 +36,7 @@ def contradicts(*_: Any, **__: Any) -> Any:
     raise AssertionError("the rows contradict each other")
 
 
-def test_a_transaction_that_cannot_be_aborted_keeps_no_other_open_and_no_dead_agent_in_the_ring(
+async def test_a_transaction_that_cannot_be_aborted_keeps_no_other_open_and_no_dead_agent_in_the_ring(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     finish = transactions._finish
@@ -46,80 +46,73 @@ def test_a_transaction_that_cannot_be_aborted_keeps_no_other_open_and_no_dead_ag
 
     monkeypatch.setattr(transactions, "_finish", contradicts_of_first)
 
-    async def scenario() -> None:
-        clock = ManualClock()
-        store = MemoryRowStore(clock)
-        await fill(store, partitions=1, runs=1)
-        sequencer = Committer(store, clock, SeededEntropy(1), SETTINGS)
-        await sequencer.start()
-        agent = await sequencer.register_agent(AgentInfo("h", 9092, "p", 0, 0, "z", "0", UUID(int=1)))
-        for name in ("first", "second", "third"):
-            producer = await sequencer.init_producer(InitProducer(-1, -1, name, 1_000))
-            named = TransactionRef(name, producer.producer_id, producer.producer_epoch)
-            await sequencer.add_to_transaction(AddToTransaction(named, [(TOPIC, 0)]))
-        for _ in range(agent.lease_ms // 500 + 4):
-            clock.advance(0.5)
-            for _ in range(50):
-                await asyncio.sleep(0)
-        assert [*sequencer._context.state.open_transactions] == ["first"]
-        ring = (await sequencer.metadata(MetadataRequest(-1))).ring
-        assert ring is not None and ring.members == []
-        await sequencer.close()
-
-    asyncio.run(scenario())
+    clock = ManualClock()
+    store = MemoryRowStore(clock)
+    await fill(store, partitions=1, runs=1)
+    sequencer = Committer(store, clock, SeededEntropy(1), SETTINGS)
+    await sequencer.start()
+    agent = await sequencer.register_agent(AgentInfo("h", 9092, "p", 0, 0, "z", "0", UUID(int=1)))
+    for name in ("first", "second", "third"):
+        producer = await sequencer.init_producer(InitProducer(-1, -1, name, 1_000))
+        named = TransactionRef(name, producer.producer_id, producer.producer_epoch)
+        await sequencer.add_to_transaction(AddToTransaction(named, [(TOPIC, 0)]))
+    for _ in range(agent.lease_ms // 500 + 4):
+        clock.advance(0.5)
+        for _ in range(50):
+            await asyncio.sleep(0)
+    assert [*sequencer._context.state.open_transactions] == ["first"]
+    ring = (await sequencer.metadata(MetadataRequest(-1))).ring
+    assert ring is not None and ring.members == []
+    await sequencer.close()
 
 
-def test_a_group_that_cannot_expire_keeps_no_run_from_being_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_group_that_cannot_expire_keeps_no_run_from_being_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(groups, "expire_groups", contradicts)
 
-    async def scenario() -> None:
-        clock = ManualClock()
-        store = MemoryRowStore(clock)
-        await fill(store, partitions=1, runs=3)
-        settings = SETTINGS.model_copy(update={"offsets_retention_ms": 1, "empty_group_ms": 1})
-        sequencer = Committer(store, clock, SeededEntropy(1), settings)
-        await sequencer.start()
-        await sequencer.commit_offsets(
-            CommitOffsets("g", -1, -1, -1, "", [OffsetPosition(TOPIC, 0, 2, -1, "")])
-        )
-        await sequencer.delete_records(DeleteRecords([DeleteRecordsPartition(TOPIC, 0, 10)]))
-        for _ in range(3):
-            clock.advance(0.5)
-            with pytest.raises(RequestFailed, match="contradict"):
-                while True:  # the group expires in steps: first its position, then itself
-                    await sequencer.apply_retention(Empty())
-                    clock.advance(0.5)
-        assert [run.base_offset for run in await store.runs_from(TOPIC, 0, 0, 1 << 40)] == [10]
-        await sequencer.close()
-
-    asyncio.run(scenario())
+    clock = ManualClock()
+    store = MemoryRowStore(clock)
+    await fill(store, partitions=1, runs=3)
+    settings = SETTINGS.model_copy(update={"offsets_retention_ms": 1, "empty_group_ms": 1})
+    sequencer = Committer(store, clock, SeededEntropy(1), settings)
+    await sequencer.start()
+    await sequencer.commit_offsets(CommitOffsets("g", -1, -1, -1, "", [OffsetPosition(TOPIC, 0, 2, -1, "")]))
+    await sequencer.delete_records(DeleteRecords([DeleteRecordsPartition(TOPIC, 0, 10)]))
+    for _ in range(3):
+        clock.advance(0.5)
+        with pytest.raises(RequestFailed, match="contradict"):
+            while True:  # the group expires in steps: first its position, then itself
+                await sequencer.apply_retention(Empty())
+                clock.advance(0.5)
+    assert [run.base_offset for run in await store.runs_from(TOPIC, 0, 0, 1 << 40)] == [10]
+    await sequencer.close()
 
 
-def test_a_group_that_cannot_expire_keeps_no_other_from_expiring(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_group_that_cannot_expire_keeps_no_other_from_expiring(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     may_have_pending = Draft.may_have_pending
 
     def contradicts_of_one(draft: Draft, group_id: str) -> bool:
         return bool((contradicts if group_id == "g3" else may_have_pending)(draft, group_id))
 
-    async def scenario() -> None:
-        clock = ManualClock()
-        store = MemoryRowStore(clock)
-        await fill(store, partitions=1, runs=1)
-        settings = SETTINGS.model_copy(update={"offsets_retention_ms": 1, "empty_group_ms": 1})
-        sequencer = Committer(store, clock, SeededEntropy(1), settings)
-        await sequencer.start()
-        for number in range(9):
-            position = OffsetPosition(TOPIC, 0, 2, -1, "")
-            await sequencer.commit_offsets(CommitOffsets(f"g{number}", -1, -1, -1, "", [position]))
-        monkeypatch.setattr(Draft, "may_have_pending", contradicts_of_one)
-        for _ in range(3):
-            clock.advance(0.5)
-            with suppress(RequestFailed):
-                await sequencer.apply_retention(Empty())
-        assert [group.group_id for group in sequencer._context.state.all(GroupRow)] == ["g3"]
-        await sequencer.close()
-
-    asyncio.run(scenario())
+    clock = ManualClock()
+    store = MemoryRowStore(clock)
+    await fill(store, partitions=1, runs=1)
+    settings = SETTINGS.model_copy(update={"offsets_retention_ms": 1, "empty_group_ms": 1})
+    sequencer = Committer(store, clock, SeededEntropy(1), settings)
+    await sequencer.start()
+    for number in range(9):
+        position = OffsetPosition(TOPIC, 0, 2, -1, "")
+        await sequencer.commit_offsets(CommitOffsets(f"g{number}", -1, -1, -1, "", [position]))
+    monkeypatch.setattr(Draft, "may_have_pending", contradicts_of_one)
+    for _ in range(3):
+        clock.advance(0.5)
+        with suppress(RequestFailed):
+            await sequencer.apply_retention(Empty())
+    assert [group.group_id for group in sequencer._context.state.all(GroupRow)] == ["g3"]
+    await sequencer.close()
 
 
 def test_a_share_group_of_many_partitions_is_forgotten_some_at_a_time() -> None:
@@ -139,50 +132,44 @@ def test_a_share_group_of_many_partitions_is_forgotten_some_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
-def test_a_run_whose_object_has_no_row_is_removed_like_any_other(is_deleted: bool) -> None:
-    async def scenario() -> None:
-        clock = ManualClock()
-        store = MemoryRowStore(clock)
-        await fill(store, partitions=3, runs=3)
-        lost = next(iter(store._objects))
-        del store._objects[lost]
-        sequencer = Committer(store, clock, SeededEntropy(1), SETTINGS)
-        await sequencer.start()
-        if is_deleted:
-            await sequencer.delete_topic(DeleteTopic(TOPIC))
-        else:
-            whole = [DeleteRecordsPartition(TOPIC, number, -1) for number in range(3)]
-            await sequencer.delete_records(DeleteRecords(whole))
-        removed = await sequencer.apply_retention(Empty())
-        assert (removed.runs_removed, removed.objects_retired) == (9, 2)
-        assert not store._runs
-        assert sequencer._context.state.count(PartitionRow) == (0 if is_deleted else 3)
-        await sequencer.close()
-
-    asyncio.run(scenario())
+async def test_a_run_whose_object_has_no_row_is_removed_like_any_other(is_deleted: bool) -> None:
+    clock = ManualClock()
+    store = MemoryRowStore(clock)
+    await fill(store, partitions=3, runs=3)
+    lost = next(iter(store._objects))
+    del store._objects[lost]
+    sequencer = Committer(store, clock, SeededEntropy(1), SETTINGS)
+    await sequencer.start()
+    if is_deleted:
+        await sequencer.delete_topic(DeleteTopic(TOPIC))
+    else:
+        whole = [DeleteRecordsPartition(TOPIC, number, -1) for number in range(3)]
+        await sequencer.delete_records(DeleteRecords(whole))
+    removed = await sequencer.apply_retention(Empty())
+    assert (removed.runs_removed, removed.objects_retired) == (9, 2)
+    assert not store._runs
+    assert sequencer._context.state.count(PartitionRow) == (0 if is_deleted else 3)
+    await sequencer.close()
 
 
-def test_a_partition_whose_runs_cannot_be_removed_keeps_no_other_from_losing_its_own() -> None:
-    async def scenario() -> None:
-        clock = ManualClock()
-        store = MemoryRowStore(clock)
-        await fill(store, partitions=5, runs=2)
-        miscount(store)
-        sequencer = Committer(store, clock, SeededEntropy(1), SETTINGS)
-        await sequencer.start()
-        await sequencer.delete_records(
-            DeleteRecords([DeleteRecordsPartition(TOPIC, number, -1) for number in range(5)])
-        )
-        with pytest.raises(RequestFailed, match="runs of"):
-            await sequencer.apply_retention(Empty())
-        assert {key[1] for key in store._runs} == {2}
-        await sequencer.apply_retention(Empty())  # the partition is put off
-        clock.advance(61)
-        with pytest.raises(RequestFailed, match="runs of"):
-            await sequencer.apply_retention(Empty())
-        await sequencer.close()
-
-    asyncio.run(scenario())
+async def test_a_partition_whose_runs_cannot_be_removed_keeps_no_other_from_losing_its_own() -> None:
+    clock = ManualClock()
+    store = MemoryRowStore(clock)
+    await fill(store, partitions=5, runs=2)
+    miscount(store)
+    sequencer = Committer(store, clock, SeededEntropy(1), SETTINGS)
+    await sequencer.start()
+    await sequencer.delete_records(
+        DeleteRecords([DeleteRecordsPartition(TOPIC, number, -1) for number in range(5)])
+    )
+    with pytest.raises(RequestFailed, match="runs of"):
+        await sequencer.apply_retention(Empty())
+    assert {key[1] for key in store._runs} == {2}
+    await sequencer.apply_retention(Empty())  # the partition is put off
+    clock.advance(61)
+    with pytest.raises(RequestFailed, match="runs of"):
+        await sequencer.apply_retention(Empty())
+    await sequencer.close()
 
 
 def miscount(store: MemoryRowStore) -> None:

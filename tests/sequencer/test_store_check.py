@@ -28,39 +28,33 @@ async def check(store: Any, clock: ManualClock, *, has_objects: bool = True) -> 
     (f"{CLUSTER}-2/mixed/1", True, True),
     ("another-cluster/mixed/1", False, False),
 ])  # fmt: skip
-def test_a_store_without_keys_of_a_cluster_that_has_objects_is_refused(
+async def test_a_store_without_keys_of_a_cluster_that_has_objects_is_refused(
     key: str, has_objects: bool, is_refused: bool
 ) -> None:
-    async def scenario() -> None:
-        clock = ManualClock()
-        store = MemoryStore(clock)
-        await store.put(key, [b"x"])
-        if is_refused:
-            with pytest.raises(WrongStore, match=f"nothing of cluster {CLUSTER}, whose database has objects"):
-                await check(store, clock, has_objects=has_objects)
-        else:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    await store.put(key, [b"x"])
+    if is_refused:
+        with pytest.raises(WrongStore, match=f"nothing of cluster {CLUSTER}, whose database has objects"):
             await check(store, clock, has_objects=has_objects)
+    else:
+        await check(store, clock, has_objects=has_objects)
 
-    asyncio.run(scenario())
 
+async def test_a_store_that_gives_no_list_is_not_checked() -> None:
+    clock = ManualClock()
 
-def test_a_store_that_gives_no_list_is_not_checked() -> None:
-    async def scenario() -> None:
-        clock = ManualClock()
+    async def refuses(prefix: str) -> AsyncIterator[ObjectInfo]:
+        raise StoreRefused("no right to list")
+        yield
 
-        async def refuses(prefix: str) -> AsyncIterator[ObjectInfo]:
-            raise StoreRefused("no right to list")
-            yield
+    async def hangs(prefix: str) -> AsyncIterator[ObjectInfo]:
+        await asyncio.Event().wait()
+        yield
 
-        async def hangs(prefix: str) -> AsyncIterator[ObjectInfo]:
-            await asyncio.Event().wait()
-            yield
-
-        await check(SimpleNamespace(list=refuses), clock)
-        checking = asyncio.ensure_future(check(SimpleNamespace(list=hangs), clock))
-        await settle()
-        assert not checking.done()
-        clock.advance(CHECK_SECONDS)
-        await checking
-
-    asyncio.run(scenario())
+    await check(SimpleNamespace(list=refuses), clock)
+    checking = asyncio.ensure_future(check(SimpleNamespace(list=hangs), clock))
+    await settle()
+    assert not checking.done()
+    clock.advance(CHECK_SECONDS)
+    await checking
