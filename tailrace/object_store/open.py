@@ -20,7 +20,7 @@ from tailrace.object_store.s3_location import S3Credentials, S3Location
 FOLDER_THREADS = 8
 
 _ALLOWED = "`memory:`, a folder's path, `file:///path`, or `s3://bucket/prefix?endpoint=...&region=...`"
-_LOGIN = re.compile(r"(//|%2F%2F)[^/?@]*(:|%3A)[^?]*(@|%40)", re.IGNORECASE)
+_LOGIN = re.compile(r"(//|%2F%2F|endpoint=(?!https?(?::|%3A)))[^/?@]*(?::|%3A)[^?]*(?:@|%40)", re.IGNORECASE)
 _ENDPOINT = re.compile(r"https?://([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d+)?(/[!-~]*)?", re.ASCII)
 """obstore panics at other addresses."""
 _BACKENDS = ("obstore", "aioboto3")
@@ -81,7 +81,7 @@ def load_backend(url: str | None) -> None:
 
 def shown(url: str) -> str:
     """Return the URL without credentials, for messages and logs."""
-    return _LOGIN.sub("//", url)
+    return _LOGIN.sub(r"\1", url)
 
 
 def s3_location(url: str, environ: Mapping[str, str] = os.environ) -> S3Location:
@@ -151,17 +151,15 @@ def _location(
     endpoint = (
         options.get("endpoint") or environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL")
     )
-    if endpoint and not endpoint.startswith(("http://", "https://")):
-        raise BadStoreUrl(
-            f"store {shown(url)!r}: endpoint {shown(endpoint)!r}: must begin with http:// or https://"
-        )
-    if endpoint and urlsplit(endpoint).username is not None:
+    if endpoint and "@" in endpoint:
         raise BadStoreUrl(
             f"store {shown(url)!r}: the endpoint has a login; credentials come from AWS_* variables"
         )
+    if endpoint and not endpoint.startswith(("http://", "https://")):
+        raise BadStoreUrl(f"store {shown(url)!r}: endpoint {endpoint!r}: must begin with http:// or https://")
     if endpoint and not _is_address(endpoint):
         raise BadStoreUrl(
-            f"store {shown(url)!r}: endpoint {shown(endpoint)!r}: must be http(s)://host, perhaps with :port and a path"
+            f"store {shown(url)!r}: endpoint {endpoint!r}: must be http(s)://host, perhaps with :port and a path"
         )
     path_style = options.get("path_style")
     if path_style is not None and path_style not in _BOOLEANS:

@@ -51,7 +51,13 @@ def read_url(url: str) -> sa.URL:
         raise UnknownDatabase(
             "the database's URL has a port that is no number: want postgresql://USER:PASSWORD@HOST:PORT/NAME"
         ) from None
-    return _postgres_url(parsed) if parsed.get_backend_name() in ("postgresql", "postgres") else parsed
+    if parsed.get_backend_name() in ("postgresql", "postgres"):
+        return _postgres_url(parsed)
+    if parsed.get_backend_name() == "sqlite" and parsed.host:
+        raise UnknownDatabase(
+            "the database's URL names a host: a path follows three slashes, as in sqlite:///PATH, sqlite:////var/PATH"
+        )
+    return parsed
 
 
 def without_password(url: sa.URL) -> sa.URL:

@@ -71,6 +71,7 @@ def test_a_url_of_no_store_is_refused_with_the_given_text(url: str) -> None:
     [
         "s3://KEY:hush/hu+sh@bucket/x",
         "s3://bucket?endpoint=https://KEY:hush@store.example",
+        "s3://bucket?endpoint=KEY:hush@store.example",
         "s3://bucket?endpoint=https%3A%2F%2FKEY%3Ahush%40store.example",
         "gs://KEY:hush@bucket",
         "s3://KEY:hush@bucket?endpiont=x",

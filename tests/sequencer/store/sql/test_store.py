@@ -422,7 +422,7 @@ def test_a_run_that_names_no_object_is_not_passed_on(place: Place) -> None:
 
 
 def test_a_url_that_names_no_known_database_is_refused() -> None:
-    for url in ("mysql://host/db", "nothing", "duckdb:///x"):
+    for url in ("mysql://host/db", "nothing", "duckdb:///x", "sqlite://rows.db", "sqlite://data/rows.db"):
         with pytest.raises(UnknownDatabase, match="sqlite"):
             open_row_store(url, clock=CLOCK, entropy=SeededEntropy(1))
 
