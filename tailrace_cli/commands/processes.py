@@ -276,7 +276,9 @@ def compact(
     as_json: JsonFlag = False,
 ) -> None:
     """Rewrite mixed objects as Parquet, with Spark."""
-    settings = flags.load(data=data, sequencers=sequencer, http=http)
+    from tailrace_cli.running.checks import compact_mistakes
+
+    settings = flags.load(data=data, sequencers=sequencer, http=http, mistakes_of=compact_mistakes)
     from tailrace_cli.commands.compact import cancelled_by_signals, describe_failures, run_compact
     from tailrace_cli.running.loop import run
 

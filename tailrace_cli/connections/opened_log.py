@@ -20,10 +20,10 @@ from tailrace.rpc import RpcSecurity
 from tailrace.rpc.loaded_security import LoadedSecurity
 from tailrace_cli.connections.connecting import check_exists
 from tailrace_cli.errors import CommandFailed
-from tailrace_cli.running.checks import check_one_sequencer, check_sweep_interval
+from tailrace_cli.running.checks import check_log
 from tailrace_cli.running.data_folder import SECRET, FolderInUse, find_serving, held_folder, last_served
 from tailrace_cli.running.process import Runtime, sequencer_server, wait_for_committer
-from tailrace_cli.running.security import check_rpc_not_exposed, database_password, open_security
+from tailrace_cli.running.security import database_password, open_security
 from tailrace_cli.settings import Settings
 
 
@@ -94,14 +94,9 @@ async def opened_log(settings: Settings, observer: SequencerObserver | None = No
 async def _opened(
     settings: Settings, database: str | None, observer: SequencerObserver | None
 ) -> AsyncIterator[OpenLog]:
-    if settings.store is None:
-        raise CommandFailed("no object store; give --store URL, the one that the agents use")
-    check_one_sequencer(
-        settings, "--sequencer HOST:PORT of a running sequencer, or --database URL where none runs"
-    )
-    check_sweep_interval(settings)
+    check_log(settings)
+    assert settings.store is not None, "checked"
     security = open_security(settings)
-    check_rpc_not_exposed(listen=None, sequencers=settings.sequencers, is_closed=security.rpc.is_closed)
     runtime = Runtime(SystemClock(), SystemEntropy())
     if settings.database:
         check_exists(settings.store, settings.database)

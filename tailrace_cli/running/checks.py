@@ -54,6 +54,18 @@ def sequencer_mistakes(settings: Settings) -> list[str]:
     )
 
 
+def compact_mistakes(settings: Settings) -> list[str]:
+    """Return a line for each mistake in the settings of `compact`."""
+    names_log = settings.store or settings.database or settings.sequencers
+    return _mistakes(settings, _OF_ALL + _OF_LOG if names_log else _OF_ALL)
+
+
+def check_log(settings: Settings) -> None:
+    """Raise CommandFailed unless the settings name a store and a sequencer that a command can use."""
+    for check in (*_OF_LOG, check_sweep_interval):
+        check(settings)
+
+
 def check_one_sequencer(settings: Settings, choice: str) -> None:
     """Raise CommandFailed unless exactly one of `database` and `sequencers` is given. `choice` says what to give."""
     if bool(settings.database) == bool(settings.sequencers):
@@ -141,6 +153,23 @@ def _check_address_of_sequencer(settings: Settings) -> None:
         )
 
 
+def _check_store_of_log(settings: Settings) -> None:
+    if settings.store is None:
+        raise CommandFailed("no object store; give --store URL, the one that the agents use")
+
+
+def _check_sequencer_of_log(settings: Settings) -> None:
+    check_one_sequencer(
+        settings, "--sequencer HOST:PORT of a running sequencer, or --database URL where none runs"
+    )
+
+
+def _check_rpc_of_log(settings: Settings) -> None:
+    check_rpc_not_exposed(
+        listen=None, sequencers=settings.sequencers, is_closed=open_security(settings).rpc.is_closed
+    )
+
+
 def _check_rpc_of_sequencer(settings: Settings) -> None:
     check_rpc_not_exposed(
         listen=settings.rpc or RPC_OF_SEQUENCER,
@@ -168,6 +197,7 @@ _OF_CLIENTS: tuple[Check, ...] = (
     read_token_secret,
 )
 _OF_AGENT: tuple[Check, ...] = (_check_store_of_agent, _check_sequencer_of_agent, _check_rpc_of_agent)
+_OF_LOG: tuple[Check, ...] = (_check_store_of_log, _check_sequencer_of_log, _check_rpc_of_log)
 _OF_SEQUENCER: tuple[Check, ...] = (
     _check_database_of_sequencer,
     _check_address_of_sequencer,

@@ -84,7 +84,7 @@ def test_rpc_off_this_machine_without_a_secret_is_refused_in_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    assert call(monkeypatch, *arguments) == (1 if arguments[0] == "compact" else 2)
+    assert call(monkeypatch, *arguments) == 2
 
     (line,) = capsys.readouterr().err.splitlines()
     assert "make a secret" in line and "TAILRACE_RPC_SECRET_FILE" in line
@@ -92,7 +92,15 @@ def test_rpc_off_this_machine_without_a_secret_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize(
-    ("command", "count"), [("serve", 3), ("agent", 5), ("agent --processes 2", 5), ("sequencer", 3)]
+    ("command", "count"),
+    [
+        ("serve", 3),
+        ("agent", 5),
+        ("agent --processes 2", 5),
+        ("sequencer", 3),
+        ("compact", 2),
+        ("compact --sequencer s.example:1", 4),
+    ],
 )
 def test_a_process_tells_all_mistakes_of_its_file_before_it_makes_anything(
     monkeypatch: pytest.MonkeyPatch,
