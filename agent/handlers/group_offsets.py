@@ -83,10 +83,12 @@ def position_of(
 async def offset_commit(
     services: Services, context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse:
-    """Commit positions. Each position that can't be stored gets its own code; the others are stored."""
+    """Commit positions. Each position that can't be stored gets its own code; the others are stored. As in Kafka, the
+    group is asked about partitions that exist only: the others keep their code, whatever the group's answer is."""
     response = OffsetCommitResponse()
     positions: list[OffsetPosition] = []
     rows: list[OffsetCommitResponsePartition] = []
+    existing: list[OffsetCommitResponsePartition] = []
     turns = Turns(POSITIONS_IN_A_TURN)
     lookup = services.catalog.of_one_request()
     async for topic in turns.over(request.topics):
@@ -98,9 +100,12 @@ async def offset_commit(
             answer.partitions.append(row)
             if known is None:
                 row.error_code = _unknown_topic(context)
-            elif not 0 <= partition.partition_index < known.topic.partitions:
+                continue
+            if not 0 <= partition.partition_index < known.topic.partitions:
                 row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            elif (
+                continue
+            existing.append(row)
+            if (
                 len((partition.committed_metadata or "").encode())
                 > services.settings.offset_metadata_max_bytes
             ):
@@ -108,7 +113,8 @@ async def offset_commit(
             else:
                 rows.append(row)
                 positions.append(position_of(known.topic, partition))
-    code = ErrorCode.NONE
+    if not existing:
+        return response
     try:
         done = await services.groups.commit(
             group_id=request.group_id,
@@ -123,11 +129,8 @@ async def offset_commit(
         for row, problem in zip(rows, done.errors, strict=True):
             row.error_code = PARTITION_CODES[problem]
     except REFUSALS as error:
-        code = position_code(error)
-    if code is not ErrorCode.NONE:
-        for answer in response.topics:
-            for row in answer.partitions:
-                row.error_code = code
+        for row in existing:
+            row.error_code = position_code(error)
     return response
 
 

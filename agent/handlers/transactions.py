@@ -188,10 +188,12 @@ async def add_offsets(
 async def txn_offset_commit(
     services: Services, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
-    """Store positions that the group gets when the transaction commits."""
+    """Store positions that the group gets when the transaction commits. As in Kafka, the group is asked about
+    partitions that exist only: the others keep their code, whatever the group's answer is."""
     response = TxnOffsetCommitResponse()
     positions: list[OffsetPosition] = []
     rows: list[TxnOffsetCommitResponsePartition] = []
+    existing: list[TxnOffsetCommitResponsePartition] = []
     turns = Turns(PARTITIONS_IN_A_TURN)
     lookup = services.catalog.of_one_request()
     async for topic in turns.over(request.topics):
@@ -207,7 +209,9 @@ async def txn_offset_commit(
             answer.partitions.append(row)
             if known is None or not 0 <= partition.partition_index < known.topic.partitions:
                 row.error_code = missing
-            elif (
+                continue
+            existing.append(row)
+            if (
                 len((partition.committed_metadata or "").encode())
                 > services.settings.offset_metadata_max_bytes
             ):
@@ -215,13 +219,14 @@ async def txn_offset_commit(
             else:
                 rows.append(row)
                 positions.append(position_of(known.topic, partition))
+    if not existing:
+        return response
     code = await _commit(
         services, version=context.api_version, request=request, positions=positions, rows=rows
     )
     if code is not ErrorCode.NONE:
-        for answer in response.topics:
-            for row in answer.partitions:
-                row.error_code = code
+        for row in existing:
+            row.error_code = code
     return response
 
 
@@ -232,7 +237,7 @@ async def _commit(
     positions: list[OffsetPosition],
     rows: list[TxnOffsetCommitResponsePartition],
 ) -> ErrorCode:
-    """Commit `positions` and fill in their rows. Return the code for all partitions, or NONE."""
+    """Commit `positions` and fill in their rows. Return the code for all existing partitions, or NONE."""
     if not is_name(request.transactional_id):
         return ErrorCode.INVALID_REQUEST
     joins = version >= FIRST_JOINING_VERSION

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.offset_commit import (
@@ -53,6 +55,33 @@ def test_each_offset_that_cannot_be_committed_has_its_own_code() -> None:
         assert codes(await commit(bench, 10, (0, 1, ""), topic_id=UUID(int=4))) == [
             ErrorCode.UNKNOWN_TOPIC_ID
         ]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("version", [9, 10])
+def test_a_groups_refusal_leaves_the_codes_of_partitions_that_do_not_exist(version: int) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        known = await bench.topic()
+        await located(bench)
+        rows = [
+            OffsetCommitRequestPartition(each, 5, -1, said)
+            for each, said in ((0, ""), (1, "x" * 5000), (7, ""))
+        ]
+        topics = [
+            OffsetCommitRequestTopic("t", known.topic_id, rows),
+            OffsetCommitRequestTopic("nowhere", UUID(int=4), rows),
+        ]
+        request = OffsetCommitRequest("g", 3, "nobody", topics=topics)
+        answered = (await bench.ask(ApiKey.OFFSET_COMMIT, version, request)).topics
+        refused, beyond = ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        unknown = beyond if version < 10 else ErrorCode.UNKNOWN_TOPIC_ID
+        assert [codes(topic.partitions) for topic in answered] == [
+            [refused, refused, beyond], [unknown, unknown, unknown]
+        ]  # fmt: skip
+        request.topics = topics[1:]
+        (alone,) = (await bench.ask(ApiKey.OFFSET_COMMIT, version, request)).topics
+        assert codes(alone.partitions) == [unknown, unknown, unknown]
 
     run(scenario)
 

@@ -522,6 +522,8 @@ def test_members_of_another_generation_and_zombies_commit_no_positions() -> None
         assert await writer.commit_offset(5, member=member, generation=1) == 0
         assert await writer.commit_offset(5, member=member, generation=2) == ErrorCode.ILLEGAL_GENERATION
         assert await writer.commit_offset(5, member="who", generation=1) == ErrorCode.UNKNOWN_MEMBER_ID
+        beyond = await writer.commit_offset(5, partition=9, member="who", generation=1)
+        assert beyond == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "whatever the group says of others"
         assert await writer.commit_offset(5) == 0  # a client that doesn't tell (before KIP-447)
         fenced = await zombie.commit_offset(5, member=member, generation=1)
         assert fenced == ErrorCode.INVALID_PRODUCER_EPOCH

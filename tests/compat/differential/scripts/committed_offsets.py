@@ -125,6 +125,12 @@ def commits() -> Script:
         yield committed("generation 0", group, name, (0, 1, ""), generation=0, version=version)
         yield committed("generation -2", group, name, (0, 1, ""), generation=-2, version=version)
         yield committed("a member", group, name, (0, 1, ""), member="nobody", version=version)
+        rows: tuple[Position, ...] = (0, 1, ""), (1, 1, "m" * 4097), (2, 1, "")
+        yield committed(
+            "a member, three", group, name, *rows,
+            member="nobody", version=version, unordered=("partitions",),
+        )  # fmt: skip
+        yield committed("a member, unknown topic", group, other, *rows, member="nobody", version=version)
         yield committed(
             "member and generation", group, name, (0, 1, ""), generation=1, member="nobody", version=version
         )
@@ -340,7 +346,7 @@ def transactions() -> Script:
             topics=[TxnOffsetCommitRequestTopic(topic_name, parts)],
             **more,
         )
-        return Ask(what, ApiKey.TXN_OFFSET_COMMIT, version, request)
+        return Ask(what, ApiKey.TXN_OFFSET_COMMIT, version, request, unordered=("partitions",))
 
     def added(what: str, of: str, number: int = epoch) -> Ask:
         request = AddOffsetsToTxnRequest("offsets-txn", producer, number, of)
@@ -357,6 +363,8 @@ def transactions() -> Script:
     yield pending("unknown topic", (0, 7), topic_name="in-txn-not")
     yield pending("unknown partition", (5, 7))
     yield pending("unknown member", (0, 7), member_id="nobody", generation_id=1)
+    yield pending("unknown member, two", (0, 7), (5, 7), member_id="nobody", generation_id=1)
+    yield pending("old epoch, two", (0, 7), (5, 7), number=epoch - 1)
     yield pending("generation alone", (0, 7), generation_id=1)
     for stable_only in (False, True):
         for version in (7, 8, 9):
