@@ -236,7 +236,7 @@ def sync(group: ConsumerGroup, now: float, request: SyncRequest, topics: Topics)
         *(name for name, _ in member.classic.protocols),
     ):
         return SyncAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    if member.epoch < group.epoch and member.phase is not MemberPhase.UNREVOKED:
+    if member.epoch < group.target_epoch and member.phase is not MemberPhase.UNREVOKED:
         group.await_answer(member, now)
         return SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS)
     group.await_nothing(member, now)

@@ -296,7 +296,10 @@ class ConsumerGroup:
         before = (member.epoch, member.assigned)
         is_changed = self._take(member, request) or len(self.members) > size
         yield from self.retarget(topics, is_changed=is_changed)
-        yield from self.advance(now, member, request.owned)
+        if request.epoch == member.epoch:
+            yield from self.advance(now, member, request.owned)
+        else:  # it may be a late one, whose client owns more by now than it names
+            self.restart_session(member, now)
         has_changed = before != (member.epoch, member.assigned) or request.epoch != member.epoch
         return ConsumerAnswer(
             ErrorCode.NONE,
@@ -539,11 +542,11 @@ class ConsumerGroup:
                 self._take_back_unread(member)
                 return
             yield from self._release(member, member.revoking)
-            yield from self._step(now, member, owned, member.epoch + 1)
+            yield from self._step(now, member, owned)
         elif member.phase is MemberPhase.UNRELEASED or member.epoch != self.target_epoch:
-            yield from self._step(now, member, owned, member.epoch)
+            yield from self._step(now, member, owned)
 
-    def _step(self, now: float, member: Consumer, owned: Assignment | None, epoch: int) -> Steps[None]:
+    def _step(self, now: float, member: Consumer, owned: Assignment | None) -> Steps[None]:
         """Move from the current to the target assignment: give up first, then take what is free."""
         kept = _both(member.assigned, member.target)
         yield len(member.assigned)
@@ -553,7 +556,7 @@ class ConsumerGroup:
         must_give_up = leaving and member.epoch != JOINS and (owned is None or _overlap(leaving, owned))
         if must_give_up:
             member.assigned, member.revoking = kept, leaving
-            member.phase, next_epoch = MemberPhase.UNREVOKED, min(epoch, self.target_epoch)
+            member.phase, next_epoch = MemberPhase.UNREVOKED, member.epoch
             member.revocation_deadline = now + member.rebalance_seconds
         else:
             yield from self._release(member, leaving)
@@ -570,8 +573,7 @@ class ConsumerGroup:
                 for partition in partitions:
                     self._holders.setdefault((topic_id, partition), holder)
                 yield len(partitions)
-        if next_epoch != member.epoch:
-            member.previous_epoch, member.epoch = member.epoch, next_epoch
+        member.previous_epoch, member.epoch = member.epoch, next_epoch
         if before != (member.epoch, member.phase, member.assigned, member.revoking):
             self.is_dirty, self._nothing_before = True, None
 

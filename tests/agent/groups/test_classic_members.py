@@ -277,6 +277,19 @@ def test_a_client_that_does_not_join_again_in_time_goes() -> None:
     assert set(group.members) == {"b", "c"}
 
 
+def test_a_classic_member_gets_its_partitions_until_there_is_another_target() -> None:
+    group, (first, second) = a_change("a", "b")
+    third = Client(group, FOUR, "c")
+    third.join()
+    assert first.sync().code is ErrorCode.REBALANCE_IN_PROGRESS
+    settle(first, second, third)
+
+    third.request(LEAVES)
+    assert first.sync().code is ErrorCode.NONE and first.reads, "as in Kafka"
+    assert first.beat() is ErrorCode.REBALANCE_IN_PROGRESS
+    assert first.reads | second.reads == {0, 1, 2, 3}
+
+
 def test_a_classic_member_is_fenced_by_its_generation() -> None:
     group, (first, _) = a_change("a", "b")
     assert group.commit(0.0, "a", "i-a", first.generation) is ErrorCode.NONE

@@ -207,6 +207,35 @@ def test_a_member_one_epoch_behind_missed_an_answer_and_any_other_is_fenced() ->
     assert client.beat().code is ErrorCode.FENCED_MEMBER_EPOCH, "it does not say what it owns"
 
 
+def test_a_late_heartbeat_of_an_earlier_epoch_gives_nothing_up() -> None:
+    group, known = a_group(events=1)
+    first = Client(group, known, "m-1")
+    first.join()
+    first.known = topics(events=4)
+    first.full_beat()
+    Client(group, first.known, "m-2").join()
+    assert first.partitions == {0, 1, 2, 3} and first.epoch == 2
+
+    assert first.request(1, owned={}).assigned == {EVENTS: frozenset(range(4))}
+    first.beat()
+    assert first.request(1, owned={}).code is ErrorCode.FENCED_MEMBER_EPOCH, "as in Kafka"
+    assert len(first.partitions) == 2 and len(group.members["m-1"].revoking[EVENTS]) == 2
+    first.beat()
+    assert first.epoch == 3 and not group.members["m-1"].revoking
+
+
+def test_a_member_that_must_give_up_more_stays_at_its_epoch() -> None:
+    group, known = a_group()
+    first = Client(group, known, "m-1")
+    first.join()
+    for name in ("m-2", "m-3"):
+        Client(group, known, name).join()
+        first.beat()
+        assert first.epoch == 1, "as in Kafka"
+    first.beat()
+    assert len(first.partitions) == 1 and first.epoch == 3
+
+
 def test_new_partitions_and_topics_are_noticed() -> None:
     group, known = a_group()
     client = Client(group, known, "m-1", reads=frozenset({"events", "other"}))

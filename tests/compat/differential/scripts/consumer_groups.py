@@ -173,6 +173,29 @@ def members() -> Script:
     yield seen("with another assignor", group)
 
 
+def earlier_epochs() -> Script:
+    """Heartbeats of the epoch before, before and while the member must give up partitions; it must give up more."""
+    known = yield from topic("k848-late", 4)
+    group, everything = "earlier-848", [(known, range(4))]
+    old = yield from arrive(group, "one", "k848-late")
+    more: dict[str, Any] = {"topics": ["k848-late", "k848-none"], "owned": everything, "rebalance_ms": 60_000}
+    new = (yield beat("one reads more", group, "one", old, **more)).member_epoch
+    yield beat("one, at the epoch before", group, "one", old, owned=everything)
+    yield beat("one, at the epoch before, in full", group, "one", old, **more)
+    yield beat("one, at the epoch before, without what it owns", group, "one", old)
+    yield join("two", group, "two", "k848-late")
+    told = yield beat("one must give up", group, "one", new, owned=everything)
+    kept = [(known, row.partitions) for row in told.assignment.topic_partitions]
+    yield beat("one, late", group, "one", old, owned=[])
+    yield beat("one, late, of some", group, "one", old, owned=kept)
+    for name in ("three", "four"):
+        yield join(name, group, name, "k848-late")
+    yield beat("one gives up, and must give up more", group, "one", new, owned=kept)
+    yield beat("one, at the same epoch", group, "one", new)
+    yield beat("one, late again", group, "one", old, owned=[])
+    yield seen("one must give up more", group, ignored=("assignment", "target_assignment"))
+
+
 def leaves() -> Script:
     """Epochs -1 and -2, of dynamic and of static members; who is fenced."""
     known = yield from topic("k848-leaves", 2)
@@ -307,6 +330,23 @@ def upgrade() -> Script:
     yield joined("it joins the classic group", group, one)
 
 
+def mixed() -> Script:
+    """A classic member syncs before and after a member of the new protocol leaves."""
+    yield from topic("a", 2)
+    yield from arrive("mixed-ready", "m", "a")
+    group = "mixed"
+    one, generation = yield from stable(group)
+    for new in ("new", "newer"):
+        yield join(f"{new} joins", group, new, "a")
+    yield synced("it syncs as before", group, one, generation)
+    yield joined("it joins again", group, one)
+    again = yield joined("it joins once more", group, one)
+    yield synced("it syncs", group, one, again.generation_id, ignored=("assignment",))
+    yield beat("newer leaves", group, "newer", -1)
+    yield synced("it syncs with the same target", group, one, again.generation_id, ignored=("assignment",))
+    yield joined("it joins the next epoch", group, one)
+
+
 def not_upgradable() -> Script:
     """Classic groups that can't become consumer groups."""
     yield from topic("a", 2)
@@ -335,10 +375,12 @@ SCRIPTS = Scripts(
         describes=describes,
         bad_fields=bad_fields,
         members=members,
+        earlier_epochs=earlier_epochs,
         leaves=leaves,
         regexes=regexes,
         positions=positions,
         upgrade=upgrade,
+        mixed=mixed,
         not_upgradable=not_upgradable,
     ),
     kafka=AT_ONCE,
@@ -360,6 +402,13 @@ SCRIPTS = Scripts(
             "a pattern is matched at once; Kafka does so later",
         ),
         Known("*.members", "one*", "assignment", "the assignment comes with each new epoch"),
+        Known(
+            "*.earlier_epochs",
+            "one, at the epoch before v1",
+            "assignment",
+            "the assignment comes with each epoch that the client does not know",
+            kafka=None,
+        ),
         Known("*.members", "changes the assignor*", "assignment", "another assignor assigns at once"),
         Known("*.members", "with another assignor*", "*group_state", "another assignor assigns at once"),
         Known("*", "*leaves*", "heartbeat_interval_ms", LEFT, kafka=0),
