@@ -89,7 +89,6 @@ async def handle(
         if context.charge.is_over():
             return FetchResponse(session_id=fetch.session_id)
         request.max_bytes = int(min(request.max_bytes, context.charge.window_bytes))
-        request.min_bytes = min(request.min_bytes, request.max_bytes)
     partitions, grant = await _filled(services, context, request, fetch)
     try:
         if context.zone != services.identity.zone:
@@ -219,6 +218,7 @@ async def fill(
     max_wait = min(max(request.max_wait_ms, 0), settings.fetch_max_wait_ms) / 1000
     deadline = services.clock.monotonic() + max_wait
     max_bytes = min(max(request.max_bytes, 0), settings.fetch_max_bytes)
+    min_bytes = min(request.min_bytes, max_bytes)
     plans = 0
     while readable := [partition for partition in partitions if not partition.row.error_code]:
         is_last = services.clock.monotonic() >= deadline
@@ -227,7 +227,7 @@ async def fill(
         )
         sums = await fetch_sums(services.reader, readable)
         remaining_s = deadline - services.clock.monotonic()
-        is_enough = sums.available_bytes >= request.min_bytes or sums.is_cut
+        is_enough = sums.available_bytes >= min_bytes or sums.is_cut
         has_failed = sums.has_failed or len(readable) < len(partitions)
         if not is_enough and remaining_s > 0 and not has_failed:
             await services.tail.wait(await _seen(readable), remaining_s)

@@ -142,6 +142,17 @@ def test_max_bytes_bound_the_answer_but_the_first_batch_is_always_whole() -> Non
     run(scenario)
 
 
+def test_more_bytes_than_the_request_allows_are_not_waited_for() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await filled(bench)
+        asked = request_of(topic, (0, 2), max_bytes=100, min_bytes=50_000, max_wait_ms=20_000)
+        before = bench.clock.monotonic()
+        (row,) = rows_of(await bench.until(asyncio.ensure_future(fetch(bench, asked))))
+        assert offsets(row) == [2] and bench.clock.monotonic() - before < 1
+
+    run(scenario)
+
+
 def test_partitions_beyond_the_sequencers_limit_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sequencer.bounds.MAX_ANSWER_RUNS", 2)
 

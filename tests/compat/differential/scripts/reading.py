@@ -96,6 +96,9 @@ def fetch_sizes() -> Script:
         yield fetched(f"request's {size}, two", name, wanted(), wanted(partition=1), max_bytes=size)
         yield fetched(f"both {size}, two", name, wanted(max_bytes=size), wanted(0, 1, size), max_bytes=size)
     yield fetched("more than there is", name, wanted(), min_bytes=1 << 20, max_wait_ms=200)
+    yield fetched(
+        "more than the request's", name, wanted(6), max_bytes=1, min_bytes=1 << 20, max_wait_ms=60_000
+    )
     yield fetched("waits in vain", name, wanted(7), min_bytes=1, max_wait_ms=200)
     yield fetched("negative wait", name, wanted(7), min_bytes=1, max_wait_ms=-1)
     yield fetched("negative min", name, wanted(7), min_bytes=-1, max_wait_ms=200)
