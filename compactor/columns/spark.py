@@ -11,6 +11,7 @@ import msgspec
 
 from compactor.columns.derive import DeriveItem, DeriveOutcome, derive
 from compactor.on_spark.spark_failures import cause_of_death
+from compactor.on_spark.worker_process import settled
 from tailrace.clock import SystemClock
 from tailrace.object_store.open import open_store
 
@@ -92,4 +93,5 @@ def derive_in_task(payloads: Sequence[bytes], store_url: str) -> list[bytes]:
         finally:
             await store.close()
 
-    return asyncio.run(derive_all())
+    with settled():
+        return asyncio.run(derive_all())

@@ -22,6 +22,7 @@ from compactor.by_key.keyed_rewrite import KeyedItem, KeyedResult, try_rewrite_k
 from compactor.cycle import CompactionSettings, CompactionSummary, Outcomes, run_cycle
 from compactor.on_spark.session import spark_session
 from compactor.on_spark.spark_failures import cause_of_death
+from compactor.on_spark.worker_process import settled
 from compactor.plan import WorkItem
 from compactor.rewrite import OutputLocation, RewriteFailure, RewriteResult, failure_of, try_rewrite
 from sequencer.api.interface import Sequencer
@@ -295,7 +296,8 @@ def _rewritten(
         finally:
             await store.close()
 
-    return asyncio.run(run_all())
+    with settled():
+        return asyncio.run(run_all())
 
 
 def run_check(keys: Sequence[str], store_url: str) -> str:

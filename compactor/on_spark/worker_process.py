@@ -2,8 +2,9 @@
 query.
 
 - Before, PySpark invalidates import caches (`worker_util.setup_spark_files`). For every package imported from
-  pyspark.zip, Python 3.11 then reads the archive's whole directory again, although a worker's archive does not change.
-  Without a finder for the archive, nothing is read again. The next import creates a finder from Python's cache.
+  pyspark.zip, and for spark-core's jar, which is on the path of imports too, Python 3.11 then reads the archive's whole
+  directory again, although a worker's archives do not change. Without a finder for the archive, nothing is read again.
+  The next import creates a finder from Python's cache.
 - After, PySpark runs the cyclic collector (`daemon.worker`), which scans all loaded modules. These stay anyway.
 """
 
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from zipimport import zipimporter
 
-_SPARKS_OWN = re.compile(r"(pyspark|py4j-[^/]*)\.zip$")
+_SPARKS_OWN = re.compile(r"(pyspark\.zip|py4j-[^/]*\.zip|spark-core_[^/]*\.jar)$")
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import importlib
 import sys
 import zipfile
 import zipimport
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from compactor.columns.spark import derive_in_task
+from compactor.on_spark.job import run_task
 from compactor.on_spark.worker_process import forget_finders, settled
+from compactor.rewrite import OutputLocation
 from compactor.spark_sink.options import SinkOptions
 from compactor.spark_sink.sink import upload
 
@@ -25,7 +29,8 @@ def test_sparks_archives_are_not_read_again_and_can_still_be_imported_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sparks, users = tmp_path / "pyspark.zip", tmp_path / "users.zip"
-    for archive, package in ((sparks, "sparks_own"), (users, "users_own")):
+    core = tmp_path / "spark-core_2.13-4.1.4.jar"  # Spark puts it on the path of its workers, too
+    for archive, package in ((sparks, "sparks_own"), (core, "cores_own"), (users, "users_own")):
         with zipfile.ZipFile(archive, "w") as file:
             file.writestr(f"{package}/__init__.py", "")
             file.writestr(f"{package}/later.py", "")
@@ -41,11 +46,12 @@ def test_sparks_archives_are_not_read_again_and_can_still_be_imported_from(
     monkeypatch.setattr(zipimport, "_read_directory", counted)
     forget_finders()
     importlib.invalidate_caches()
-    assert str(sparks) not in read
+    assert not {str(sparks), str(core)}.intersection(read)
     assert str(users) in read
-    importlib.import_module("sparks_own.later")
-    importlib.import_module("users_own.later")
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("sparks_own", "users_own")]:
+    packages = ("sparks_own", "cores_own", "users_own")
+    for package in packages:
+        importlib.import_module(f"{package}.later")
+    for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
         del sys.modules[name]
 
 
@@ -75,11 +81,26 @@ def test_only_in_a_worker_of_spark_modules_are_no_longer_scanned(
     assert len(frozen) == times
 
 
-def test_a_task_of_a_write_leaves_its_worker_settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def a_write(store: str) -> None:
+    options = SinkOptions.of({"store": store, "sequencer": "127.0.0.1:1", "topic": "t"})
+    assert upload(options, UUID(int=1), 0, iter(())).objects == []
+
+
+def a_rewrite(store: str) -> None:
+    assert run_task([], store, OutputLocation("", "", 0)) == []
+
+
+def a_derivation(store: str) -> None:
+    assert derive_in_task([], store) == []
+
+
+@pytest.mark.parametrize("task", [a_write, a_rewrite, a_derivation])
+def test_a_task_leaves_its_worker_settled(
+    task: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     frozen: list[None] = []
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec("pyspark.daemon", None))
     monkeypatch.setattr(gc, "get_freeze_count", lambda: len(frozen))
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(None))
-    options = SinkOptions.of({"store": str(tmp_path), "sequencer": "127.0.0.1:1", "topic": "t"})
-    assert upload(options, UUID(int=1), 0, iter(())).objects == []
+    task(str(tmp_path))
     assert len(frozen) == 1
