@@ -102,6 +102,8 @@ class ChainState:
         self._unsaved = Changes()
         self._unsaved_rows = 0
         self._saved_ends: dict[Key, int] = {}
+        """The ends of partitions in durable heads. A partition without an entry has the same end as in the first head:
+        `check_reserved` adds one before the end moves, so that idle partitions have none."""
         self._heads_since = 0
         self._bytes_since = 0
 
@@ -203,7 +205,8 @@ class ChainState:
                 raise SequencerUnavailable(
                     "no offsets are reserved yet: no checkpoint of this committer is durable"
                 )
-            reserved = self._saved_ends.get((row.topic_id, row.partition), 0) + reservation
+            key = (row.topic_id, row.partition)
+            reserved = self._saved_ends.setdefault(key, before.end_offset) + reservation
             if row.end_offset > reserved:
                 raise SequencerUnavailable(
                     f"partition {row.topic_id}-{row.partition}: offsets up to {reserved} are reserved, {row.end_offset}"
@@ -255,6 +258,8 @@ class ChainState:
 
     def reserve(self, export: Export) -> Steps[None]:
         """Reserve offsets from the ends in this head, which is durable. Call `exported` next."""
+        if self.phase is Phase.CHECKED:
+            return  # the first head has the ends of the state, which do not move before the phase OPEN
         for key, row in export.changes.by_kind.get(PartitionRow, {}).items():
             if isinstance(row, PartitionRow):
                 self._saved_ends[key] = row.end_offset

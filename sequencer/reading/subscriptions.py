@@ -251,6 +251,7 @@ class Subscriptions:
         row = self._state.live_partition(*partition)
         if row is None or not is_room:
             return self._deletion(partition)
+        partition = TopicPartition(row.topic_id, row.partition)  # all of a topic share its id object
         subscriber.partitions[partition] = None
         self._watching.setdefault(partition, {})[subscriber] = self._shown
         self._count += 1

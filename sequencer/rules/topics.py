@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from uuid import UUID
 
 from sequencer.api.errors import InvalidConfig, InvalidRequest, LimitReached, TopicExists, UnknownTopic
@@ -260,5 +261,11 @@ def empty_partition(topic_id: UUID, partition: int, epoch: int) -> PartitionRow:
         log_start_offset=0,
         end_offset=0,
         running_max_timestamp=-1,
-        epochs=[LogEpoch(epoch, 0)],
+        epochs=_only_epoch(epoch),
     )
+
+
+@lru_cache(maxsize=1)
+def _only_epoch(epoch: int) -> list[LogEpoch]:
+    """Return the epochs of a new log. All partitions created in an epoch of the cluster share the list."""
+    return [LogEpoch(epoch, 0)]

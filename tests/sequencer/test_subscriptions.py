@@ -19,6 +19,7 @@ from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
 from sequencer.api.topics import CreateTopic, DeleteTopic
 from sequencer.api.transactions import EndTransaction, TransactionRef
 from sequencer.settings import SequencerSettings
+from sequencer.store.rows import TopicRow
 from tailrace.batches.mixed_object import BatchCoordinates
 from tailrace.batches.record_batch import TRANSACTIONAL_FLAG
 from tests.support.sequencer_bench import T0, Bench, batch, prepare_swap, run, settle
@@ -66,6 +67,10 @@ def test_a_subscription_begins_with_the_bounds_and_continues_with_each_change() 
         first = await watcher.call(0)
         assert [spans(each) for each in first.changes] == [(0, 2, [])]
         assert first.changes[0].is_start and first.commit_number == await bench.find_number()
+        view = bench.sequencer._view  # type: ignore[attr-defined]
+        ((watched,),) = (each.partitions for each in view.subscriptions._subscribers.values())
+        (topic,) = view.state.all(TopicRow)
+        assert watched.topic_id is topic.topic_id, "each watched partition would have an id object of its own"
         await bench.commit(batch(1))
         await bench.commit(batch(3))
         after = await watcher.call()

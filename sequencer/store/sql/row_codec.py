@@ -171,6 +171,8 @@ def decode_run(values: Sequence[Any], dialect: Dialect, *, may_lack_object: bool
 
 def _column(field: RowField, dialect: Dialect) -> RowColumn:
     array_type, encode, decode = _conversions(field, dialect)
+    if field.hint is UUID or field.origin is list:
+        decode = _sharing(decode or _same)
     if array_type in (INTEGERS, UUIDS) and field.is_optional:
         array_type = array_type.removeprefix("text::")  # the text of an array spells None in another way
     if field.is_optional:
@@ -211,6 +213,22 @@ def _or_none(convert: Convert | None) -> Convert | None:
 
 def _same(value: Any) -> Any:
     return value
+
+
+def _sharing(decode: Convert) -> Convert:
+    """Return a conversion that gives equal values in consecutive rows, such as the topic's id and the epochs of its
+    partitions, one object: a server has a million such rows in memory."""
+    last: tuple[Any, Any] = (None, None)
+
+    def convert(value: Any) -> Any:
+        nonlocal last
+        known, decoded = last
+        if value != known:
+            decoded = decode(value)
+            last = (value, decoded)
+        return decoded
+
+    return convert
 
 
 def _bytes_of_uuid(value: UUID) -> bytes:

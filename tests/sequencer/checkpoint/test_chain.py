@@ -77,6 +77,7 @@ def moved(records: int) -> PartitionRow:
 
 def test_nothing_is_reserved_for_a_partition_whose_topic_is_gone() -> None:
     chain = opened()
+    chain.check_reserved(changes(moved(1)), RESERVATION)
     assert len(chain._saved_ends) == 1
     gone = Changes()
     gone.delete(PartitionRow, (PARTITION.topic_id, PARTITION.partition))
@@ -84,6 +85,16 @@ def test_nothing_is_reserved_for_a_partition_whose_topic_is_gone() -> None:
     chain.export(head(chain), [])
     stored(chain)
     assert not chain._saved_ends
+
+
+def test_a_partition_that_assigns_no_offset_takes_no_memory_after_the_first_head() -> None:
+    chain = opened()
+    assert not chain._saved_ends
+    chain.check_reserved(changes(moved(1)), RESERVATION)
+    chain.state.apply(changes(moved(1)))
+    chain.check_reserved(changes(moved(RESERVATION)), RESERVATION)
+    with pytest.raises(SequencerUnavailable, match="the next checkpoint reserves more"):
+        chain.check_reserved(changes(moved(RESERVATION + 1)), RESERVATION)
 
 
 def test_offsets_are_reserved_only_once_the_first_head_is_durable() -> None:
@@ -97,6 +108,7 @@ def test_offsets_are_reserved_only_once_the_first_head_is_durable() -> None:
 
 def test_a_head_reserves_offsets_from_the_ends_that_it_has() -> None:
     chain = opened()
+    chain.check_reserved(changes(moved(90)), RESERVATION)
     chain.state.apply(changes(moved(90)))
     chain.written(changes(moved(90)))
     with pytest.raises(SequencerUnavailable):

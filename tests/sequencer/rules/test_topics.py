@@ -1,11 +1,13 @@
-"""Topics' configs: what a change makes of them."""
+"""Topics' configs: what a change makes of them. New partitions."""
 
 from __future__ import annotations
+
+from uuid import UUID
 
 import pytest
 
 from sequencer.api.topics import AlterConfig, ConfigChange, ConfigOperation, ConfigScope
-from sequencer.rules.topics import changed_configs
+from sequencer.rules.topics import changed_configs, empty_partition
 
 APPEND, SUBTRACT = ConfigOperation.APPEND, ConfigOperation.SUBTRACT
 
@@ -26,3 +28,9 @@ def test_a_list_that_is_not_set_is_changed_as_its_default(
 ) -> None:
     request = AlterConfig(scope, "", [ConfigChange(name, operation, value)])
     assert changed_configs({} if before is None else {name: before}, request) == {name: after}
+
+
+def test_new_partitions_share_their_epochs() -> None:
+    first, second = (empty_partition(UUID(int=1), partition, 7) for partition in range(2))
+    assert first.epochs is second.epochs and first.epochs[0].epoch == 7
+    assert empty_partition(UUID(int=1), 2, 8).epochs[0].epoch == 8

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -17,7 +17,17 @@ import sequencer.store.sql.store as store_module
 from sequencer.api.commits import ObjectKind
 from sequencer.api.errors import LeaseLost, RequestFailed, SequencerUnavailable
 from sequencer.store.row_store import LONGEST_LEASE_MS, ObjectRowMissing
-from sequencer.store.rows import LOOKED_UP, Changes, CounterRow, JournalRow, ObjectRow, RunRow, key_of
+from sequencer.store.rows import (
+    LOOKED_UP,
+    Changes,
+    CounterRow,
+    JournalRow,
+    LogEpoch,
+    ObjectRow,
+    PartitionRow,
+    RunRow,
+    key_of,
+)
 from sequencer.store.sql.store import SqlRowStore, UnknownDatabase, open_row_store
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.row_samples import BIGGEST, TOPIC, changes, object_row, one_of_each_kind, run_row
@@ -79,6 +89,23 @@ def test_a_new_cluster_in_an_empty_database_is_logged_once(place: Place) -> None
     with capture_logs() as logs:
         asyncio.run(scenario())
     assert [line["event"] for line in logs] == ["the database was empty: a new cluster begins"]
+
+
+def test_loaded_partitions_of_a_topic_share_its_id_and_equal_epochs(place: Place) -> None:
+    topics = (UUID(int=1), UUID(int=2))
+    rows = [
+        PartitionRow(topic, partition, 0, 0, -1, [LogEpoch(topic.int, 0)])
+        for topic in topics
+        for partition in range(3)
+    ]
+
+    async def act(store: SqlRowStore, epoch: int) -> None:
+        await store.write(changes(*rows), epoch)
+        loaded = cast("list[PartitionRow]", (await store.load())[PartitionRow])
+        assert sorted(loaded, key=repr) == sorted(rows, key=repr)
+        assert len({id(row.topic_id) for row in loaded}) == len({id(row.epochs) for row in loaded}) == 2
+
+    on(place, act)
 
 
 def test_rows_of_every_kind_come_back_as_they_were_written_also_after_a_restart(place: Place) -> None:
