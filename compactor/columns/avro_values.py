@@ -203,9 +203,8 @@ def _prepared(schema: RegisteredSchema, columns: Columns) -> PreparedSchema:
         widest = max(element_cells(columns), element_cells(_Types(schema).columns()))
         cells = RECORD_CELLS + FIELD_CELLS * widest
 
-    numbered = _numbered(parsed) | {
-        "__named_schemas": {name: _numbered(kind) for name, kind in named.items()}
-    }
+    by_name = {name: _numbered(kind) for name, kind in named.items()}
+    numbered = _numbered(parsed) | {"__fastavro_parsed": True, "__named_schemas": by_name}
 
     def decode(body: bytes) -> Any:
         given = io.BytesIO(body)

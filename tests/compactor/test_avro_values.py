@@ -148,6 +148,16 @@ def test_a_symbol_or_branch_with_a_negative_number_is_unfit() -> None:
     assert [array.to_pylist() for array in found.arrays] == [["B"], [3], ["B"]]
 
 
+def test_a_schema_may_be_a_union_of_a_record_and_null() -> None:
+    record = {"type": "record", "name": "A", "fields": [{"name": "a", "type": "int"}]}
+    schema = RegisteredSchema(7, "avro", json.dumps(["null", record]))
+    columns = avro_columns(schema)
+    values = [HEADER.pack(0, 7) + body for body in (b"\x02\x04", b"\x00", b"\x01\x04", b"\x04\x04")]
+    found = fit(columns, AvroValues(columns, [schema]), pa.array(values, pa.binary()))
+    assert [reason is None for reason in found.reasons] == [True, True, False, False]
+    assert [array.to_pylist() for array in found.arrays] == [[2, None]]
+
+
 WIDE = {
     "type": "record",
     "name": "Wide",
