@@ -10,6 +10,9 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import nsmallest
+from itertools import chain
+from operator import attrgetter
 
 import structlog
 
@@ -29,6 +32,7 @@ from tailrace.turns import Turns, in_turns
 _log = structlog.get_logger(__name__)
 
 EMPTY_SWEEPS_NEEDED = 2
+SESSIONS_IN_A_TURN = 2_000
 REMOVED_IN_A_TURN = 2_000
 """Runs and objects that are removed in one turn of the event loop."""
 
@@ -40,13 +44,15 @@ async def find_garbage(state: HotState, store: RowStore, limit: int, settings: S
     now = await store.now_ms()
     before = now - settings.deletion_grace_ms
     retired = await store.retired_before(before, min(before, kept_from_ms(state)), limit)
-    dead = [
-        DeadSession(row.session_id, row.prefix, row.closed_ms)
-        for row in state.all(SessionRow)
-        if row.closed_ms is not None and _is_due(row, now, settings)
-    ]
-    dead.sort(key=lambda session: (session.closed_ms, session.session_id))
-    return Garbage([(row.object_id, row.key) for row in retired], dead[:limit])
+    dead: list[DeadSession] = []
+    async for some in Turns(SESSIONS_IN_A_TURN).parts(list(state.all(SessionRow))):
+        due = (
+            DeadSession(row.session_id, row.prefix, row.closed_ms)
+            for row in some
+            if row.closed_ms is not None and _is_due(row, now, settings)
+        )
+        dead = nsmallest(limit, chain(dead, due), key=attrgetter("closed_ms", "session_id.int"))
+    return Garbage([(row.object_id, row.key) for row in retired], dead)
 
 
 def _is_due(row: SessionRow, now_ms: int, settings: SequencerSettings) -> bool:

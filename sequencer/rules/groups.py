@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from heapq import merge
 
 from msgspec.structs import asdict
 
@@ -429,16 +430,16 @@ def list_groups(state: HotState, request: ListGroups) -> GroupListings:
 
 
 def groups_asked(state: HotState, request: LagsRequest) -> Iterable[GroupRow]:
-    """Yield the requested groups in order, from the first one of the page. Groups of other coordinators are not
-    read."""
+    """Yield the requested groups in order, from the first one of the page. Neither groups of other coordinators nor
+    those of other pages are read."""
     least = "" if request.after is None else request.after[0]
     if request.owner < 0:
         ids: Iterable[str] = state.group_ids.starting_at(least)
     else:
-        owners = [request.owner] if request.owner in state.groups_of else []
+        owners = dict.fromkeys([request.owner] if request.owner in state.groups_of else [])
         if request.with_orphans:
-            owners += [owner for owner in state.groups_of if not _is_live(state, owner)]
-        ids = sorted(known for owner in owners for known in state.groups_of[owner] if known >= least)
+            owners.update((owner, None) for owner in state.groups_of if not _is_live(state, owner))
+        ids = merge(*(state.groups_of[owner].starting_at(least) for owner in owners))
     rows = (state.get(GroupRow, group_id) for group_id in ids)
     return (row for row in rows if row is not None)
 

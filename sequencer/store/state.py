@@ -99,7 +99,7 @@ class HotState:
         self._aborted_on: ByPartition[list[AbortedRow]] = ByPartition()
         self.agents_at: dict[Address, dict[int, None]] = {}
         """Broker ids by advertised address, including agents without a live lease."""
-        self.groups_of: dict[int, dict[str, None]] = {}
+        self.groups_of: dict[int, Names] = {}
         """Group ids by their owner, -1 for none."""
         self.group_ids = Names()
         self.open_sessions: dict[UUID, None] = {}
@@ -302,7 +302,10 @@ class HotState:
                 self.group_ids.add(row.group_id)
             else:
                 self._remove_owned(before)
-            self.groups_of.setdefault(row.owner, {})[row.group_id] = None
+            owned = self.groups_of.get(row.owner)
+            if owned is None:
+                owned = self.groups_of[row.owner] = Names()
+            owned.add(row.group_id)
 
     def _delete_group(self, key: Key, row: Any) -> None:
         self.group_bytes -= len(row.blob)
@@ -310,7 +313,10 @@ class HotState:
         self._remove_owned(row)
 
     def _remove_owned(self, row: Any) -> None:
-        _take_from(self.groups_of, row.owner, row.group_id)
+        owned = self.groups_of[row.owner]
+        owned.remove(row.group_id)
+        if not owned:
+            del self.groups_of[row.owner]
 
     def _put_agent(self, key: Key, row: Any, before: Any) -> None:
         if before is None or before.info != row.info:

@@ -18,18 +18,23 @@ from sequencer.api.commits import (
     SessionGrant,
     SessionRef,
 )
+from sequencer.api.retention import Garbage
 from sequencer.api.topics import CreateTopic, DeleteTopic
 from sequencer.api.values import Empty
 from sequencer.collector import Collection, collect
 from sequencer.engine.committer import Committer
+from sequencer.rules import garbage
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
+from sequencer.store.rows import SessionRow
+from sequencer.store.state import HotState
 from tailrace.batches.mixed_object import BatchCoordinates
 from tailrace.clock import SystemClock
 from tailrace.object_store.api import NotDeleted, StoreRefused
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.turns import passes_of
 
 SETTINGS = SequencerSettings(sweep_interval_ms=1_000, deletion_grace_ms=60_000, session_lease_ms=10_000_000)
 T0 = 1_700_000_000_000
@@ -159,3 +164,21 @@ def test_an_object_that_cannot_be_deleted_keeps_nothing_else_from_going() -> Non
         assert await world.keys() == []
 
     run(use)
+
+
+def test_sessions_are_looked_through_in_turns_and_the_first_closed_come_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(garbage, "SESSIONS_IN_A_TURN", 10)
+    closed = {UUID(int=number): number * 37 % 101 for number in range(101)}
+    rows = [
+        SessionRow(session_id, 1, "p/", None, 0, 0, closed_ms) for session_id, closed_ms in closed.items()
+    ]
+    state = HotState({SessionRow: rows})
+    found: list[Garbage] = []
+
+    async def find() -> None:
+        found.append(await garbage.find_garbage(state, MemoryRowStore(ManualClock()), 7, SETTINGS))
+
+    assert asyncio.run(passes_of(find())) >= 10
+    assert [session.closed_ms for session in found[0].sessions] == list(range(7))

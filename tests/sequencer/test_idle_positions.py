@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 from uuid import UUID
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -31,10 +33,21 @@ from sequencer.pages import lag_pages
 from sequencer.reading import positions as reading
 from sequencer.rules import groups
 from sequencer.rules.groups import delete_group
+from sequencer.rules.leases import new_group
 from sequencer.rules.positions import delete_positions
 from sequencer.store import recent_rows
 from sequencer.store.draft import NOTED_IN_A_STEP, Draft
-from sequencer.store.rows import HOT, LOOKED_UP, Changes, GroupOffsetRow, GroupRow, PendingOffsetRow, Row
+from sequencer.store.ordered import Names
+from sequencer.store.rows import (
+    HOT,
+    LOOKED_UP,
+    AgentRow,
+    Changes,
+    GroupOffsetRow,
+    GroupRow,
+    PendingOffsetRow,
+    Row,
+)
 from sequencer.store.sql.postgres import CONNECTIONS
 from sequencer.store.state import HotState, replace_row
 from tailrace.turns import at_once
@@ -43,7 +56,7 @@ from tests.support.clocks import ManualClock
 from tests.support.committer_bench import CommitterBench, run_on_committer
 from tests.support.hooked_rows import HookedRowStore
 from tests.support.listings import all_positions
-from tests.support.sequencer_bench import settle
+from tests.support.sequencer_bench import info, settle
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -813,3 +826,28 @@ def test_positions_that_their_group_does_not_count_are_deleted_and_logged() -> N
     group = draft.get(GroupRow, "g")
     assert group is not None and group.positions == 0
     assert [(line["group"], line["counted"], line["deleted"]) for line in logs] == [("g", 1, 2)]
+
+
+def test_a_page_of_lags_reads_no_group_of_another_page_or_coordinator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = SETTINGS.changed(max_groups=10_000)
+    row = new_group(Draft(HotState({}), 0), "g", settings)
+    rows = [replace_row(row, group_id=f"{number:04}", owner=number % 5 - 1) for number in range(5_000)]
+    agents = [AgentRow(broker_id, 1, msgspec.msgpack.encode(info("a")), 1, False) for broker_id in (1, 2)]
+    state = HotState({GroupRow: rows, AgentRow: agents})
+    read: list[str] = []
+    starting_at = Names.starting_at
+
+    def noted(names: Names, least: object) -> Iterator[str]:
+        for name in starting_at(names, least):
+            read.append(name)
+            yield name
+
+    monkeypatch.setattr(Names, "starting_at", noted)
+    asked = LagsRequest(after=("2500", UUID(int=0), 0), owner=1, with_orphans=True)
+    page = [group.group_id for group in islice(groups.groups_asked(state, asked), 8)]
+    assert page == ["2500", "2501", "2502", "2504", "2505", "2506", "2507", "2509"], (
+        "all but those of agent 2"
+    )
+    assert 8 <= len(read) <= 8 + 4, "and one more of each coordinator"
