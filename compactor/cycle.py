@@ -50,6 +50,7 @@ from sequencer.api.errors import (
     SwapRefused,
 )
 from sequencer.api.interface import Sequencer
+from sequencer.api.reads import FindPartition, FindRequest, PartitionError
 from sequencer.api.topics import BrokerConfigsRequest, MetadataRequest, Topic
 from tailrace.background_tasks import log_and_continue
 from tailrace.clock import Clock, Entropy
@@ -341,7 +342,7 @@ class _Round:
         """Rewrite and swap a wave of items.
 
         An item with corrupt input is split until the corrupt run is alone and blocks no other. A merge is split into
-        halves, which are merged separately.
+        halves, which are merged separately. If some of the input was deleted since the plan, a later page has the rest.
         """
         order = SwapOrder(wave)
         left: list[WorkItem] = []
@@ -352,14 +353,19 @@ class _Round:
             async with aclosing(self._runner.run(list(running.values()), self._output())) as outcomes:
                 async for outcome in outcomes:
                     item = running.pop(outcome.positions[0])
-                    smaller = parts(item) if _has_bad_input(outcome) else []
-                    if item.is_merge and _has_bad_input(outcome):
+                    is_bad = _has_bad_input(outcome)
+                    is_outdated = is_bad and await self._is_outdated(item)
+                    is_bad = is_bad and not is_outdated
+                    smaller = parts(item) if is_bad else []
+                    if item.is_merge and is_bad:
                         left += halves(item)
                     if smaller:
                         order.split(item, smaller)
                         waiting += smaller
                         continue
-                    if isinstance(outcome, RewriteFailure):
+                    if is_outdated:
+                        self._has_changed = True
+                    elif isinstance(outcome, RewriteFailure):
                         self._note_failure(outcome, is_merge=item.is_merge)
                     for result in order.add(outcome):
                         await self._swap(result)
@@ -369,6 +375,20 @@ class _Round:
         assert order.is_complete, "every item has an outcome, so every result was swapped"
         if left:
             await self._compact_wave(left)
+
+    async def _is_outdated(self, item: WorkItem) -> bool:
+        """Whether the topic, or the first run of a piece, was deleted since the plan, by retention for example. Then
+        the object may be gone."""
+        queries = [
+            FindPartition(piece.runs[0].topic_id, piece.partition, piece.base_offset, 1)
+            for piece in item.pieces
+        ]
+        answer = await self._sequencer.find_batches(FindRequest(queries, max_bytes=1))
+        return any(
+            seen.error is PartitionError.UNKNOWN_TOPIC_OR_PARTITION
+            or seen.log_start_offset >= piece.runs[0].end_offset
+            for piece, seen in zip(item.pieces, answer.partitions, strict=True)
+        )
 
     def _note_failure(self, failure: RewriteFailure, *, is_merge: bool) -> None:
         self._summary.failures.append(failure)

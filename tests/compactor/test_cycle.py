@@ -469,6 +469,57 @@ async def test_an_object_that_is_gone_blocks_only_its_own_runs() -> None:
             assert mixed == [2] and runs[-1].end_offset == 5
 
 
+class After:
+    """Does something before it runs the first items, and counts all items."""
+
+    def __init__(self, log: Log, first: Callable[[], Awaitable[object]]) -> None:
+        self._here = InProcess(log.store, log.clock, log.entropy)
+        self._first: Callable[[], Awaitable[object]] | None = first
+        self.items = 0
+
+    async def run(self, items: Sequence[WorkItem], output: OutputLocation) -> Outcomes:
+        if self._first is not None:
+            await self._first()
+            self._first = None
+        self.items += len(items)
+        async for outcome in self._here.run(items, output):
+            yield outcome
+
+
+async def test_objects_of_a_topic_that_was_deleted_after_the_plan_are_not_missed() -> None:
+    async with opened() as (log, store, _):
+        topic = await log.topic("t", partitions=2)
+        made = [await log.produce(("t", 0, batch_of([b"x"])), ("t", 1, batch_of([b"y"]))) for _ in range(8)]
+
+        async def delete() -> None:
+            await log.sequencer.delete_topic(DeleteTopic(topic.topic_id))
+            await store.delete([each.key for each in made])
+
+        runner = After(log, delete)
+        summary = await compacted(log, runner)
+        assert (summary.failures, summary.objects, runner.items) == ([], 0, 1)
+
+
+@pytest.mark.parametrize("is_merge", [False, True])
+async def test_objects_that_retention_deleted_after_the_plan_are_not_missed(is_merge: bool) -> None:
+    async with opened() as (log, store, _):
+        topic = await log.topic("t")
+        for number in range(5):
+            await log.produce(("t", 0, batch_of([b"%d" % number])))
+            if is_merge:
+                await compacted(log, settings=replace(ALL, merges=False))
+        keys = [run.key for run in await log.runs("t")]
+
+        async def delete() -> None:
+            await log.sequencer.delete_records(DeleteRecords([DeleteRecordsPartition(topic.topic_id, 0, 2)]))
+            await store.delete(keys[:2])
+
+        summary = await compacted(log, After(log, delete))
+        assert summary.failures == []
+        assert [run.kind for run in await log.runs("t", offset=2)] == [ObjectKind.PARQUET]
+        assert len(await log.replay("t", offset=2)) == 3
+
+
 async def test_the_session_is_renewed_while_the_lease_cannot_be() -> None:
     async with opened() as (log, store, clock):
         await log.topic("a", 1)
