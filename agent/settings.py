@@ -88,10 +88,10 @@ class AgentSettings(SettingsSection):
     group_max_size: int = Field(default=10_000, ge=1, le=1_000_000)
     """Limit of members of one group (group.max.size)."""
     group_max_bytes: int = Field(default=4 * MIB, ge=64 * 1024, le=32 * MIB)
-    """Limit of the metadata and assignments of one group's members, together."""
+    """Limit of the names, metadata and assignments of one group's members, together."""
     groups_max_bytes: int = Field(default=256 * MIB, ge=MIB, le=1 << 40)
-    """Limit of the metadata and assignments of the members of all groups that this agent coordinates. Above it, a
-    member that needs more must retry later; assignments may exceed it by a quarter."""
+    """Limit of the names, metadata and assignments of the members of all groups that this agent coordinates. Above it,
+    a member that needs more must retry later; assignments may exceed it by a quarter."""
     group_consumer_session_timeout_ms: int = Field(default=45_000, ge=1, le=_DAY_MS)
     """group.consumer.session.timeout.ms (KIP-848)."""
     group_consumer_heartbeat_interval_ms: int = Field(default=5_000, ge=1, le=_DAY_MS)

@@ -203,9 +203,8 @@ def _code_of_join(group: ConsumerGroup, request: JoinRequest) -> ErrorCode:
             names &= {name for name, _ in member.classic.protocols}
     if request.protocol_type != CONSUMER or not names:
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    said = sum(len(name) + len(metadata) for name, metadata in request.protocols)
     # A subscription is kept in addition to the metadata that it was read from.
-    is_too_large = 2 * said + sum(member.kept_bytes for member in others) > group.max_bytes
+    is_too_large = 2 * request.kept_bytes + sum(member.kept_bytes for member in others) > group.max_bytes
     if is_too_large or (known is None and len(group.members) >= group.max_size):
         return ErrorCode.GROUP_MAX_SIZE_REACHED
     return ErrorCode.NONE

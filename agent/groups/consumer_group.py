@@ -36,7 +36,7 @@ from uuid import UUID
 
 from agent.catalog import KnownTopic
 from agent.groups.assignors import ASSIGNORS, Assignment, Subscriber
-from agent.groups.group import Answer
+from agent.groups.group import Answer, names_bytes
 from agent.groups.topic_pattern import TopicPattern
 from sequencer.api.groups import CONSUMER_GROUP, OffsetPosition
 from tailrace.kafka.error_codes import ErrorCode
@@ -134,8 +134,13 @@ class Consumer:
         return min(self.session_deadline, self.revocation_deadline, self.answer_deadline)
 
     @property
+    def names_bytes(self) -> int:
+        return names_bytes(self.member_id, self.instance_id, self.client_id, self.client_host, self.rack_id)
+
+    @property
     def kept_bytes(self) -> int:
-        return self.subscription.kept_bytes + (0 if self.classic is None else self.classic.kept_bytes)
+        classic = 0 if self.classic is None else self.classic.kept_bytes
+        return self.names_bytes + self.subscription.kept_bytes + classic
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +158,11 @@ class ConsumerHeartbeat:
     pattern: str | None = None
     assignor: str | None = None
     owned: Assignment | None = None
+
+    @property
+    def names_bytes(self) -> int:
+        """What the member's names will count."""
+        return names_bytes(self.member_id, self.instance_id, self.client_id, self.client_host, self.rack_id)
 
     @property
     def is_full(self) -> bool:
@@ -182,7 +192,7 @@ class PartitionHolder(NamedTuple):
 @dataclass(slots=True)
 class ConsumerGroup:
     """One group. Owned by one coordinator. Settings: `session_seconds`, `max_size` (members) and `max_bytes` (of all
-    subscriptions together)."""
+    members' names and subscriptions together)."""
 
     type: ClassVar[str] = CONSUMER_GROUP
 
@@ -335,13 +345,16 @@ class ConsumerGroup:
         return self._refusal_of_size(known, request)
 
     def _refusal_of_size(self, known: Consumer | None, request: ConsumerHeartbeat) -> ConsumerAnswer | None:
-        if request.topics is None and request.pattern is None:
+        grows = known is None or request.names_bytes > known.names_bytes
+        if request.topics is None and request.pattern is None and not grows:
             return None
         asked = _merged(Subscription() if known is None else known.subscription, request)
         others = [member for member in self.members.values() if member is not known]
-        if asked.kept_bytes + sum(other.kept_bytes for other in others) > self.max_bytes:
+        said = request.names_bytes + asked.kept_bytes
+        if said + sum(other.kept_bytes for other in others) > self.max_bytes:
             return _refused(
-                ErrorCode.GROUP_MAX_SIZE_REACHED, f"subscriptions of more than {self.max_bytes} bytes"
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"names and subscriptions of more than {self.max_bytes} bytes",
             )
         if len({asked.pattern, *(other.subscription.pattern for other in others)} - {""}) > MAX_PATTERNS:
             return _refused(ErrorCode.INVALID_REGULAR_EXPRESSION, f"{MAX_PATTERNS} in one group are allowed")

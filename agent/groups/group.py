@@ -68,8 +68,9 @@ class GroupMember:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of its protocols and its assignment."""
-        return _bytes_of(self.protocols) + len(self.assignment)
+        """Bytes of its names, its protocols and its assignment."""
+        names = names_bytes(self.member_id, self.instance_id, self.client_id, self.client_host)
+        return names + _bytes_of(self.protocols) + len(self.assignment)
 
     @property
     def protocol_names(self) -> set[str]:
@@ -95,6 +96,14 @@ class JoinRequest:
     fresh_id: str
     requires_known_id: bool
     can_skip_assignment: bool = False
+
+    @property
+    def kept_bytes(self) -> int:
+        """What the member's names and protocols will count."""
+        names = names_bytes(
+            self.member_id or self.fresh_id, self.instance_id, self.client_id, self.client_host
+        )
+        return names + _bytes_of(self.protocols)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +148,7 @@ Answer = JoinAnswer | SyncAnswer
 @dataclass(slots=True)
 class Group:
     """One group. Owned by one coordinator. Settings: `initial_delay_seconds`, `max_size` (members) and `max_bytes` (of
-    all members' protocols and assignments together)."""
+    all members' names, protocols and assignments together)."""
 
     type: ClassVar[str] = CLASSIC_GROUP
 
@@ -314,7 +323,7 @@ class Group:
         self._count(member)
 
     def _count(self, member: GroupMember, sign: int = 1) -> None:
-        """Add (1) or subtract (-1) a member's protocols and assignment from the group's counts."""
+        """Add (1) or subtract (-1) a member's bytes and protocols from the group's counts."""
         self._kept_bytes += sign * member.kept_bytes
         for name in member.protocol_names:
             self._knowing[name] += sign
@@ -330,8 +339,8 @@ class Group:
     def _rejoin(self, now: float, ticket: int, request: JoinRequest, member: GroupMember) -> None:
         if member.join_ticket is not None:
             self._refuse_join(member.join_ticket, member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)
-        member.client_id, member.client_host = request.client_id, request.client_host
         self._count(member, -1)
+        member.client_id, member.client_host = request.client_id, request.client_host
         member.protocols = request.protocols
         self._count(member)
         member.session_seconds = request.session_seconds
@@ -350,7 +359,9 @@ class Group:
             self._answers.append((old.sync_ticket, SyncAnswer(ErrorCode.FENCED_INSTANCE_ID)))
             old.sync_ticket = None
         old_id, old_leader = old.member_id, self.leader
+        self._count(old, -1)
         old.member_id = request.fresh_id
+        self._count(old)
         # Keep the place in the order of joining, because the choice of a leader depends on it.
         self.members = {member.member_id: member for member in self.members.values()}
         if old_leader == old_id:
@@ -410,7 +421,7 @@ class Group:
     def _is_too_large(self, request: JoinRequest) -> bool:
         """Whether the group would exceed `max_bytes` with this request in place of the same member's earlier one."""
         others = self._kept_bytes - sum(member.kept_bytes for member in self._same_as(request))
-        return others + _bytes_of(request.protocols) > self.max_bytes
+        return others + request.kept_bytes > self.max_bytes
 
     def _refuse_join(self, ticket: int, member_id: str, code: ErrorCode) -> None:
         self._answers.append((ticket, JoinAnswer(code, member_id)))
@@ -725,6 +736,11 @@ class Group:
 
     def _restart_session(self, now: float, member: GroupMember) -> None:
         member.session_deadline = now + member.session_seconds
+
+
+def names_bytes(*names: str | None) -> int:
+    """Return how much a member's names count: they are kept and stored with it."""
+    return sum(len(name) for name in names if name is not None)
 
 
 def _bytes_of(named: Iterable[tuple[str, bytes]]) -> int:

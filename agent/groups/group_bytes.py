@@ -1,4 +1,4 @@
-"""Limits the bytes of members' metadata and assignments in all groups of an agent together.
+"""Limits the bytes of members' names, metadata and assignments in all groups of an agent together.
 
 Each group counts its own bytes for its own limit. Changes adjust the sum, so no request examines other groups. At the
 limit, groups that don't grow continue. Pure.
@@ -63,9 +63,8 @@ class GroupBytes:
             self._of[group_id] = size
 
     def may_join(self, group: Group | ConsumerGroup, request: JoinRequest) -> bool:
-        """Whether there is room for a classic member's protocols."""
-        said = sum(len(name) + len(metadata) for name, metadata in request.protocols)
-        return self._has_room(said - self.of_member(group, request), self._most)
+        """Whether there is room for a classic member's names and protocols."""
+        return self._has_room(request.kept_bytes - self.of_member(group, request), self._most)
 
     def may_assign(self, group: Group | ConsumerGroup, request: SyncRequest) -> bool:
         """Whether there is room for the assignments from a leader."""
@@ -83,7 +82,7 @@ class GroupBytes:
         if request.topics is None and pattern is None:
             return True
         known = group.members.get(request.member_id)
-        said = sum(map(len, request.topics or ())) + len(pattern or "")
+        said = request.names_bytes + sum(map(len, request.topics or ())) + len(pattern or "")
         return self._has_room(said - (0 if known is None else known.kept_bytes), self._most)
 
     def _has_room(self, more: int, most: int) -> bool:

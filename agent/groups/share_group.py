@@ -23,7 +23,7 @@ from uuid import UUID
 
 from agent.groups.assignors import Assignment, shared
 from agent.groups.consumer_group import JOINS, LEAVES, Topics
-from agent.groups.group import Answer
+from agent.groups.group import Answer, names_bytes
 from sequencer.api.groups import SHARE_GROUP, OffsetPosition
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.turns import Steps
@@ -49,11 +49,16 @@ class ShareMember:
     client_id: str = ""
     client_host: str = ""
     topics: frozenset[str] = frozenset()
-    kept_bytes: int = 0
+    topics_bytes: int = 0
     """Bytes of its topics' names."""
     epoch: int = 0
     assigned: Assignment = field(default_factory=dict)
     session_deadline: float = 0.0
+
+    @property
+    def kept_bytes(self) -> int:
+        names = names_bytes(self.member_id, self.client_id, self.client_host, self.rack_id)
+        return names + self.topics_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,11 @@ class ShareHeartbeat:
     client_id: str = ""
     client_host: str = ""
     topics: frozenset[str] | None = None
+
+    @property
+    def names_bytes(self) -> int:
+        """What the member's names will count."""
+        return names_bytes(self.member_id, self.client_id, self.client_host, self.rack_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +91,7 @@ class ShareHeartbeatAnswer:
 @dataclass(slots=True)
 class ShareGroup:
     """One group. Owned by one coordinator. Settings: `session_seconds`, `max_size` (members) and `max_bytes` (of all
-    subscriptions together)."""
+    members' names and subscriptions together)."""
 
     type: ClassVar[str] = SHARE_GROUP
 
@@ -174,9 +184,10 @@ class ShareGroup:
             return _refused(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{self.max_size} members are allowed")
         if request.topics is not None:
             kept = sum(member.kept_bytes for member in self.members.values() if member is not known)
-            if kept + sum(map(len, request.topics)) > self.max_bytes:
+            if kept + request.names_bytes + sum(map(len, request.topics)) > self.max_bytes:
                 return _refused(
-                    ErrorCode.GROUP_MAX_SIZE_REACHED, f"subscriptions of more than {self.max_bytes} bytes"
+                    ErrorCode.GROUP_MAX_SIZE_REACHED,
+                    f"names and subscriptions of more than {self.max_bytes} bytes",
                 )
         return None
 
@@ -189,7 +200,7 @@ class ShareGroup:
             self.is_dirty = True
         if request.topics is None or request.topics == member.topics:
             return False
-        member.topics, member.kept_bytes = request.topics, sum(map(len, request.topics))
+        member.topics, member.topics_bytes = request.topics, sum(map(len, request.topics))
         return True
 
     def begin(self) -> None:

@@ -88,7 +88,7 @@ def restored(
             client_id=member.client_id,
             client_host=member.client_host,
             topics=frozenset(member.topics),
-            kept_bytes=sum(map(len, member.topics)),
+            topics_bytes=sum(map(len, member.topics)),
             epoch=member.epoch,
             assigned=(yield from assignment_of(member.assigned)),
         )

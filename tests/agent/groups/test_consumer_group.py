@@ -322,10 +322,14 @@ def test_one_group_has_a_bounded_number_of_patterns() -> None:
 
 
 def test_subscriptions_and_members_are_bounded() -> None:
-    group = ConsumerGroup("g", max_size=1, max_bytes=100)
-    large = Client(group, topics(events=1), "m-1", reads=frozenset({"x" * 101}))
-    assert large.join().code is ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert Client(group, topics(events=1), "m-1").join().code is ErrorCode.NONE
+    group, full = ConsumerGroup("g", max_size=1, max_bytes=100), ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert Client(group, topics(events=1), "m-1", reads=frozenset({"x" * 98})).join().code is full
+    assert Client(group, topics(events=1), "m" * 95).join().code is full, "names are kept, too"
+    client = Client(group, topics(events=1), "m-1")
+    assert client.join().code is ErrorCode.NONE
+    for name in ("client_id", "client_host", "rack_id"):
+        assert client.request(client.epoch, **{name: "x" * 92}).code is full
+    assert client.request(client.epoch, rack_id="x" * 91).code is ErrorCode.NONE
 
     assert Client(group, topics(events=1), "m-2").join().code is ErrorCode.GROUP_MAX_SIZE_REACHED
 

@@ -498,7 +498,7 @@ def test_partitions_that_coordinators_assign_count_among_the_bytes_of_all_groups
         assert agent.bytes.total == 0
 
         assert (await agent.share_heartbeat("s", ShareHeartbeat("m", 0, topics=frozenset("t")))).epoch == 1
-        assert agent.bytes.total == 200 * PARTITION_BYTES + len("t")
+        assert agent.bytes.total == 200 * PARTITION_BYTES + len("m") + len("t")
 
     run(scenario)
 

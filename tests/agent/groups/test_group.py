@@ -305,6 +305,7 @@ def test_metadata_and_assignments_of_members_are_bounded_together() -> None:
     driver.join(fresh="a", protocols=[("range", b"x" * 500)])
     full = ErrorCode.GROUP_MAX_SIZE_REACHED
     assert driver.answers[driver.join(fresh="b", protocols=[("range", b"x" * 600)])].code is full
+    assert driver.answers[driver.join(fresh="b" * 500)].code is full, "names are kept, too"
     again = driver.answers[driver.join("a", protocols=[("range", b"x" * 900)])]
     assert again.code is ErrorCode.NONE, "what it said before is not counted beside what it says now"
     generation = driver.group.generation
