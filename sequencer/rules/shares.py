@@ -63,6 +63,8 @@ KEPT_ANSWERS = 8
 SPANS_AS_A_STEP = 20
 """The number of spans that cost as much as one run of a commit."""
 OFFSET_BYTES = 48
+SPAN_BYTES = 100
+"""A span takes no bytes of an answer, but as much time: a page examines at most 10,000 spans, or one partition."""
 
 
 def share_records(draft: Draft, request: ShareRequest, settings: SequencerSettings) -> Steps[ShareAnswer]:
@@ -297,7 +299,7 @@ def share_offsets(state: HotState, request: ShareOffsetsRequest) -> ShareOffsets
         partition, row = state.live_partition(topic_id, number), state.get(ShareRow, *key)
         if partition is None or row is None:
             continue
-        if not budget.takes(OFFSET_BYTES):
+        if not budget.takes(OFFSET_BYTES + SPAN_BYTES * len(row.spans)):
             return ShareOffsets(offsets, (offsets[-1].topic_id, offsets[-1].partition))
         kept = opened(row)
         kept.trim(partition.log_start_offset)

@@ -86,6 +86,7 @@ MARKER_LENGTH = 78
 # --- producers ------------------------------------------------------------------------------------------
 
 
+MARKERS_OF_A_RUN = 32
 LOOKUPS_AS_A_STEP = 100
 """The number of partition look-ups of a transaction that cost as much as ending one partition."""
 FEW_PARTITIONS = 16
@@ -523,12 +524,15 @@ def _end_range(draft: Draft, opened: OpenRangeRow, producer_epoch: int, is_commi
 
 
 def _append_marker(draft: Draft, partition: PartitionRow, marker: Marker) -> None:
-    """Append a marker at the partition's end. Markers that the same database transaction has just put there share one
-    row."""
+    """Append a marker at the partition's end. Up to MARKERS_OF_A_RUN markers that the same database transaction has
+    just put there share one row, which is encoded again for each of them."""
     topic_id, number = partition.topic_id, partition.partition
     last = draft.last_published(topic_id, number)
     is_joined = (
-        last is not None and last.kind is ObjectKind.MARKERS and last.end_offset == partition.end_offset
+        last is not None
+        and last.kind is ObjectKind.MARKERS
+        and last.end_offset == partition.end_offset
+        and len(last.markers) < MARKERS_OF_A_RUN
     )
     markers = [*last.markers, marker] if last is not None and is_joined else [marker]
     row = RunRow(

@@ -27,7 +27,7 @@ from sequencer.bounds import MAX_EDGES
 from sequencer.rules import shares
 from sequencer.settings import SequencerSettings
 from sequencer.store.draft import Draft
-from sequencer.store.rows import GroupRow, LogEpoch, PartitionRow, Row, ShareRow, TopicRow
+from sequencer.store.rows import GroupRow, LogEpoch, PartitionRow, Row, ShareRow, ShareSpan, TopicRow
 from sequencer.store.state import HotState
 from tailrace.turns import at_once
 
@@ -223,3 +223,15 @@ def test_a_lag_is_what_is_not_done_up_to_the_end() -> None:
     (offset,) = shares.share_offsets(rows.durable, ShareOffsetsRequest("g")).offsets
 
     assert (offset.start_offset, offset.lag) == (10, 88)
+
+
+def test_a_page_of_offsets_examines_a_bounded_number_of_spans() -> None:
+    spans = [ShareSpan(10 + number, 0, 0, -1) for number in range(1, 6_000)]
+    rows = [ShareRow("g", TOPIC, number, 10, spans, [], [], 0) for number in range(3)]
+    partitions = [PartitionRow(TOPIC, number, 10, 10_000, 0, [LogEpoch(0, 0)]) for number in range(3)]
+    topic = TopicRow(TOPIC, "t", 3, {}, 0)
+    state = HotState({ShareRow: rows, PartitionRow: partitions, TopicRow: [topic]})
+    page = shares.share_offsets(state, ShareOffsetsRequest("g"))
+    assert [offset.partition for offset in page.offsets] == [0] and page.next == (TOPIC, 0)
+    page = shares.share_offsets(state, ShareOffsetsRequest("g", (TOPIC, 1)))
+    assert [offset.partition for offset in page.offsets] == [2] and page.next is None

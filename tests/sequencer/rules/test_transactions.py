@@ -32,10 +32,11 @@ from sequencer.api.transactions import (
     TransactionState,
 )
 from sequencer.rules.groups import commit_offsets, delete_group
-from sequencer.rules.topics import delete_records, delete_topic
+from sequencer.rules.topics import delete_records, delete_topic, empty_partition
 from sequencer.rules.transactions import (
     LAST_EPOCH,
     MARKER_LENGTH,
+    MARKERS_OF_A_RUN,
     Joined,
     abort_producer,
     abort_timed_out,
@@ -443,3 +444,31 @@ def test_an_end_that_is_answered_says_what_became_of_its_transaction_whenever_it
                 assert aborted == became.count(None)
                 became = [False if how is None else how for how in became]
         assert (world.row().state is TransactionState.ONGOING) == (None in became)
+
+
+def test_transactions_that_end_together_in_a_partition_share_runs_of_a_bounded_number_of_markers() -> None:
+    topic, count = UUID(int=1), 2 * MARKERS_OF_A_RUN + 5
+    rows: dict[type[Row], list[Row]] = {
+        TopicRow: [TopicRow(topic, "t", 1, {}, 0)],
+        PartitionRow: [empty_partition(topic, 0, 0)],
+        OpenRangeRow: [OpenRangeRow(topic, 0, producer_id, 0) for producer_id in range(count)],
+        TransactionRow: [
+            replace_row(
+                TransactionRow.new(str(number), producer_id=number, timeout_ms=1, now_ms=0),
+                state=TransactionState.ONGOING,
+                partitions=[(topic, 0)],
+                started_ms=0,
+            )
+            for number in range(count)
+        ],
+    }
+    draft = Draft(HotState(rows), 10)
+    for number in range(count):
+        savepoint = draft.savepoint()
+        at_once(abort_timed_out(savepoint, [str(number)]))
+        savepoint.merge()
+    (published,) = draft.published.values()
+    assert [len(run.markers) for run in published] == [MARKERS_OF_A_RUN, MARKERS_OF_A_RUN, 5]
+    assert [marker.producer_id for run in published for marker in run.markers] == list(range(count))
+    ends = [0, *(run.end_offset for run in published)]
+    assert [run.base_offset for run in published] == ends[:-1] and ends[-1] == count
