@@ -26,6 +26,8 @@ SECRET = "rpc.secret"
 LOCK = "serve.lock"
 SERVING = "serve.json"
 SERVED = "served.json"
+SECURE = "secure"
+_OURS = (DATABASE, OBJECTS, SECRET, LOCK, SERVING, SERVED, SECURE)
 
 _log = structlog.get_logger("tailrace.data")
 
@@ -169,7 +171,8 @@ def _close_to_others(path: Path) -> None:
     mode = stat.S_IMODE(status.st_mode)
     if not mode & 0o077:
         return
-    is_ours = (path / DATABASE).exists() or not any(path.iterdir())
+    # SQLite's files begin with the database's name, and unfinished ones with a dot.
+    is_ours = all(entry.name.lstrip(".").startswith(_OURS) for entry in path.iterdir())
     if is_ours and status.st_uid == os.geteuid():
         path.chmod(0o700)
         _log.info(

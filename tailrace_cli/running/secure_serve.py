@@ -16,11 +16,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from tailrace.clock import Clock, Entropy
 from tailrace.rpc.link import join_address, split_address
 from tailrace.security.credentials import make_secret_file, read_secrets
+from tailrace_cli.running.data_folder import SECURE
 from tailrace_cli.running.first_user import read_first_user
 from tailrace_cli.settings import Settings
 
 ADMIN = "admin"
-FOLDER = "secure"
 VALID_DAYS = 3650
 
 
@@ -69,7 +69,7 @@ def secured(settings: Settings, data: Path, clock: Clock, entropy: Entropy) -> S
 
     Creates the files that are missing. Raises OSError.
     """
-    files = SecureFiles(data / FOLDER)
+    files = SecureFiles(data / SECURE)
     files.folder.mkdir(exist_ok=True)
     if not files.certificate.exists():
         addresses = [settings.listen, settings.advertise or settings.listen, settings.http]
@@ -107,7 +107,7 @@ def secured(settings: Settings, data: Path, clock: Clock, entropy: Entropy) -> S
 
 def write_client_files(settings: Settings, data: Path, kafka_port: int) -> str:
     """Write the properties with which clients connect. Return the text to print for the user."""
-    files = SecureFiles(data / FOLDER)
+    files = SecureFiles(data / SECURE)
     host, port = split_address(settings.advertise or settings.listen)
     bootstrap = join_address(host, port or kafka_port)
     user, password = read_first_user(files.user)

@@ -215,6 +215,8 @@ def test_a_folder_of_before_is_closed_and_a_folder_of_others_is_left_alone(
 
     for folder in (before, empty, others):
         open_data_folder(folder, SeededEntropy(1))
+    (others / "tailrace.db").touch()
+    open_data_folder(others, SeededEntropy(1))
 
     assert [mode(folder) for folder in (before, empty, others)] == [0o700, 0o700, 0o755]
     assert mode(others / SECRET) == 0o600
