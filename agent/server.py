@@ -72,7 +72,7 @@ from sequencer.api.agents import AgentInfo, AgentLease, AgentRef, Member, RenewA
 from sequencer.api.errors import IncarnationChanged, LeaseLost, SequencerError
 from sequencer.api.interface import Sequencer
 from sequencer.api.values import Empty
-from sequencer.store_check import check_store
+from sequencer.store_check import check_store, has_objects
 from tailrace.background_tasks import cancel_and_wait, log_and_continue
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy, wait_for
@@ -281,7 +281,7 @@ class Agent:
         await self._bind()
         try:
             cluster_id = (await self.catalog.refresh()).cluster_id
-            await check_store(self._store, cluster_id, self._cluster_has_objects, self._clock)
+            await check_store(self._store, cluster_id, partial(has_objects, self._sequencer), self._clock)
             await self._join()
             for server in self._listeners:
                 await server.start_serving()
@@ -298,9 +298,6 @@ class Agent:
             broker_id=self.services.identity.broker_id,
             zone=self._options.zone,
         )
-
-    async def _cluster_has_objects(self) -> bool:
-        return (await self._sequencer.statistics(Empty())).objects > 0
 
     async def _bind(self) -> None:
         """Bind the listeners' addresses without accepting connections yet."""

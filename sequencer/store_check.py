@@ -1,8 +1,8 @@
-"""A check, before an agent or a sequencer server starts, that its object store is the cluster's.
+"""A check, before a process writes, that its object store is the cluster's.
 
-With another bucket, prefix or folder an agent would acknowledge records that no other agent finds, and a server would
-write checkpoints that `tailrace recover` does not find. All keys of a cluster begin with its id. So a store without
-such keys is refused if the database has objects.
+With another bucket, prefix or folder an agent would acknowledge records that no other agent finds, a Spark job would
+write such records, and a sequencer server would write checkpoints that `tailrace recover` does not find. All keys of a
+cluster begin with its id. So a store without such keys is refused if the database has objects.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from sequencer.api.interface import Sequencer
+from sequencer.api.values import Empty
 from tailrace.background_tasks import cancel_and_wait
 from tailrace.clock import Clock, wait_for
 from tailrace.object_store.api import ObjectStore, StoreError
@@ -50,6 +52,11 @@ async def check_store(
             "prefix or folder than the cluster's, or a folder that is not mounted; give the --store of its other "
             "processes"
         )
+
+
+async def has_objects(sequencer: Sequencer) -> bool:
+    """Whether the database of a sequencer has objects. Raises SequencerError."""
+    return (await sequencer.statistics(Empty())).objects > 0
 
 
 async def _has_keys(store: ObjectStore, prefix: str) -> bool:

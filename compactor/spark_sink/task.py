@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -23,6 +24,7 @@ from sequencer.api.commits import ObjectDescription, OpenSession, RunProposal, S
 from sequencer.api.interface import Sequencer
 from sequencer.api.topics import BrokerConfigsRequest, MetadataRequest
 from sequencer.rules.upload_sessions import WRITER_BROKER_ID
+from sequencer.store_check import check_store, has_objects
 from tailrace.batches.mixed_object import SealedObject, seal
 from tailrace.clock import Clock, Entropy
 from tailrace.configs.topic_config import topic_settings
@@ -57,7 +59,10 @@ class WriteTask:
     _numbers: Iterator[int] = field(default_factory=lambda: iter(range(1 << 31)))
 
     async def write(self, batches: Iterable[Any]) -> None:
-        """Write some rows as one object. Raises InvalidRow, UploadFailed, SequencerError, StoreError."""
+        """Write some rows as one object.
+
+        Raises InvalidRow, UploadFailed, SequencerError, StoreError; WrongStore if the store is not the cluster's.
+        """
         table = pa.Table.from_batches(batches)
         if not table.num_rows:
             return
@@ -85,12 +90,13 @@ class WriteTask:
         self.objects.append(_written(session.session_id, key, sealed))
 
     async def _topics(self) -> dict[str, Target]:
-        topics = (await self.sequencer.metadata(MetadataRequest())).topics or []
+        known = await self.sequencer.metadata(MetadataRequest())
+        await check_store(self.store, known.cluster_id, partial(has_objects, self.sequencer), self.clock)
         defaults = (await self.sequencer.broker_configs(BrokerConfigsRequest(""))).configs
         topic_name = self.options.topic
         return {
             topic.name: Target(topic, topic_settings(topic.configs, defaults))
-            for topic in topics
+            for topic in known.topics or []
             if not topic_name or topic.name == topic_name
         }
 

@@ -29,6 +29,7 @@ from sequencer.api.commits import SessionRef, WriteRequest, WrittenObject
 from sequencer.api.topics import Topic
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
+from sequencer.store_check import WrongStore
 from tailrace.batches.mixed_object import audit
 from tailrace.batches.record_batch import Compression, TimestampType, read_header
 from tailrace.batches.records import decode_records
@@ -290,6 +291,17 @@ def test_an_object_that_cannot_be_stored_in_time_fails_its_task() -> None:
                 await asyncio.sleep(0)
         with pytest.raises(UploadFailed, match="was not stored in 60 s: "):
             await uploading
+
+    on_a_log(scenario)
+
+
+def test_a_task_whose_store_is_not_the_clusters_writes_nothing() -> None:
+    async def scenario(job: Job) -> None:
+        await job.commit(0, await job.uploaded([b"1"]))
+        job.store = MemoryStore(job.clock)
+        with pytest.raises(WrongStore):
+            await job.uploaded([b"2"])
+        assert [info.key async for info in job.store.list("")] == []
 
     on_a_log(scenario)
 
