@@ -1,4 +1,5 @@
-"""Deletion of a group with many positions: the positions are deleted page by page first, one transaction per page.
+"""Deletion of a group with many positions or share partitions: they are deleted page by page first, one transaction per
+page.
 
 So no transaction has many rows, and commits are decided between the pages. If a member joins meanwhile, the deletion is
 refused, and the group stays without the positions that are already deleted.
@@ -14,6 +15,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 
 from sequencer.api.errors import SequencerOverloaded
 from sequencer.api.groups import GroupRef
@@ -21,11 +23,12 @@ from sequencer.engine.group_commit import GroupCommit
 from sequencer.engine.requests import Context
 from sequencer.reading.positions import pages_of
 from sequencer.rules import groups
+from sequencer.store.ordered import NO_PARTITION_KEYS
 from sequencer.store.required_rows import rows_needed
 from sequencer.store.rows import GroupOffsetRow, GroupRow
 
 POSITIONS_AT_ONCE = 5_000
-"""Positions that one transaction deletes."""
+"""Positions, or share partitions, that one transaction deletes."""
 DELETIONS_OF_A_GROUP = 8
 """Limit of deletions of one group: one that runs and others that wait for it. Each occupies one call of its agent."""
 
@@ -64,8 +67,13 @@ class GroupDeletions:
 
 
 async def delete_positions_first(request: GroupRef, context: Context, group_commit: GroupCommit) -> None:
-    """Delete positions of a group that has more of them than one transaction deletes, until a page is refused; the
-    decision that deletes the group then gives the reason. Raises SequencerError."""
+    """Delete positions and share partitions of a group that has more of them than one transaction deletes, until a page
+    is refused; the decision that deletes the group then gives the reason. Raises SequencerError."""
+    while len(shares := context.state.shares_of.get(request.group_id, NO_PARTITION_KEYS)) > POSITIONS_AT_ONCE:
+        some = list(islice(shares, POSITIONS_AT_ONCE))
+        delete_shares = partial(groups.delete_some_shares, request=request, keys=some)
+        if not await group_commit.decide("delete_group", delete_shares):
+            return
     group = context.state.get(GroupRow, request.group_id)
     if group is None or group.positions <= POSITIONS_AT_ONCE:
         return

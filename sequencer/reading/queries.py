@@ -414,8 +414,7 @@ class Reader:
         state = self._current()
         sums = statistics_of(state.counter)
         now_ms = await self._store.now_ms()
-        open_rows = (state.get(TransactionRow, name) for name in state.open_transactions)
-        started = [row.started_ms for row in open_rows if row is not None]
+        oldest = next(state.rows(TransactionRow, state.open_transactions), None)
         open_sessions = len(state.open_sessions)
         return Statistics(
             runs=sums.runs,
@@ -429,8 +428,8 @@ class Reader:
             groups=state.count(GroupRow),
             commit_number=state.counter(COMMIT_NUMBER),
             uncompacted_bytes=sums.uncompacted_bytes,
-            open_transactions=len(started),
-            oldest_transaction_ms=max(0, now_ms - min(started)) if started else 0,
+            open_transactions=len(state.open_transactions),
+            oldest_transaction_ms=0 if oldest is None else max(0, now_ms - oldest.started_ms),
             small_objects=state.count(SmallObjectRow),
             group_bytes=state.group_bytes,
         )

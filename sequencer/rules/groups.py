@@ -52,7 +52,7 @@ from sequencer.store.rows import (
     ShareRow,
     key_of,
 )
-from sequencer.store.state import COMMIT_NUMBER, HotState, replace_row
+from sequencer.store.state import COMMIT_NUMBER, HotState, Key, replace_row
 from tailrace.limits import INT32, later
 from tailrace.turns import Steps
 
@@ -165,12 +165,29 @@ def delete_group(draft: Draft, request: GroupRef) -> Steps[Empty]:
 def delete_some(draft: Draft, request: GroupRef, keys: Iterable[PositionKey]) -> Steps[bool]:
     """Delete these positions, which must have been looked up, of a group that is about to be deleted. Return False and
     delete nothing if `delete_group` would refuse the request or has already answered it."""
-    row = draft.get(GroupRow, request.group_id)
-    if row is None or row.members or repeats.is_answered(draft, request.request_id):
+    if not _may_delete(draft, request):
         return False
     if (yield from delete_positions(draft, keys)):
         draft.visible_change()
     return True
+
+
+def delete_some_shares(draft: Draft, request: GroupRef, keys: Iterable[Key]) -> Steps[bool]:
+    """The same for partitions that a share group has read."""
+    if not _may_delete(draft, request):
+        return False
+    for count, key in enumerate(keys):
+        if count % POSITIONS_AS_A_STEP == 0:
+            yield 1
+        if draft.get(ShareRow, *key) is not None:
+            draft.delete(ShareRow, *key)
+            draft.visible_change()
+    return True
+
+
+def _may_delete(draft: Draft, request: GroupRef) -> bool:
+    row = draft.get(GroupRow, request.group_id)
+    return row is not None and not row.members and not repeats.is_answered(draft, request.request_id)
 
 
 def _check_committer(draft: Draft, request: CommitOffsets, settings: SequencerSettings) -> GroupRow:

@@ -13,7 +13,6 @@ from uuid import UUID
 
 from sequencer.api.commits import ObjectKind
 from sequencer.api.reads import Run, RunBatch
-from sequencer.api.transactions import TransactionState
 from sequencer.store.batch_table import join_run
 from sequencer.store.ordered import NO_PARTITION_KEYS
 from sequencer.store.rows import (
@@ -35,7 +34,6 @@ from sequencer.store.rows import (
     ShareRow,
     SmallObjectRow,
     TopicRow,
-    TransactionRow,
     key_of,
 )
 from sequencer.store.state import COMMIT_NUMBER, Address, HotState, Key, address_of, replace_row
@@ -411,12 +409,6 @@ class Draft:
         """Whether an open transaction will change a position of the group, or would do so if this draft did not end
         it."""
         return group_id in self.durable.pending_of or any(self._changed_at(PendingOffsetRow, group_id))
-
-    def open_transactions(self) -> list[TransactionRow]:
-        """Return the rows of the transactional ids with an open transaction."""
-        names = [(name,) for name in self.durable.open_transactions]
-        rows = self.matching(TransactionRow, names, lambda key: True)
-        return [row for row in rows if row.state is TransactionState.ONGOING]
 
     def topic_named(self, name: str) -> TopicRow | None:
         changed = self.changed(TopicRow)

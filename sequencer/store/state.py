@@ -67,6 +67,7 @@ SECURITY_VERSION = "security_version"
 CLIENT_CONFIGS_VERSION = "client_configs_version"
 
 _last_offset = attrgetter("last_offset")
+_started_ms = attrgetter("started_ms")
 _infos = msgspec.msgpack.Decoder(AgentInfo)
 _NO_ROW = object()
 _NO_INDEX: _Index = (lambda state, key, row, before: None, lambda state, key, row: None)
@@ -90,6 +91,7 @@ class HotState:
         """Transactional ids by their current producer id."""
         self.transaction_names = Names()
         self.open_transactions: dict[str, None] = {}
+        """Transactional ids, those with the oldest transactions first."""
         self.open_ranges: ByPartition[dict[int, int]] = ByPartition()
         """First offset by producer id."""
         self.pending_of: dict[str, dict[int, dict[Key, None]]] = {}
@@ -119,14 +121,14 @@ class HotState:
         """Those of these answers that are refusals."""
         self._watchers: dict[type[Row], Callable[[Any], None]] = {}
         for kind in HOT:
-            self.add_loaded(kind, loaded.get(kind, ()))
+            self.add_loaded(kind, _in_order(kind, loaded.get(kind, ())))
 
     @classmethod
     async def built(cls, loaded: Mapping[type[Row], Sequence[Row]], clock: Clock) -> HotState:
         """Build the state of these rows in turns of bounded length, so that other tasks run in between."""
         state, added = cls({}), GcFreezer()
         for kind in HOT:
-            rows = loaded.get(kind, ())
+            rows = _in_order(kind, loaded.get(kind, ()))
             at_once = TOKENS_AT_ONCE if kind is DelegationTokenRow else TAKEN_AT_ONCE
             for first in range(0, len(rows), at_once):
                 some = rows[first : first + at_once]
@@ -280,7 +282,7 @@ class HotState:
     def _put_transaction(self, key: Key, row: Any, before: Any) -> None:
         if before is None:
             self.transaction_names.add(row.transactional_id)
-        else:
+        elif not _is_same_open(before, row):
             self._close_transaction(before)
         self.transactional_ids[row.producer_id] = row.transactional_id
         if row.state is TransactionState.ONGOING:
@@ -423,6 +425,19 @@ _INDEXES: dict[type[Row], _Index] = {
 """For each kind of row with further indexes: the functions that put a row into them and delete it from them. They are
 functions and not bound methods, because bound methods would form a reference cycle through the state, which nothing
 would free (see tailrace.gc_freeze)."""
+
+
+def _in_order(kind: type[Row], rows: Sequence[Row]) -> Sequence[Row]:
+    """Return loaded rows in the order in which a state lists them: transactions by their beginnings."""
+    return sorted(rows, key=_started_ms) if kind is TransactionRow else rows
+
+
+def _is_same_open(before: TransactionRow, row: TransactionRow) -> bool:
+    """Whether both rows have the same open transaction of the same producer."""
+    return before.state is row.state is TransactionState.ONGOING and (before.number, before.producer_id) == (
+        row.number,
+        row.producer_id,
+    )
 
 
 def _concerned(row: DelegationTokenRow) -> Iterable[str]:

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from sequencer.api.errors import GroupNotEmpty, SequencerOverloaded, UnknownGroup
 from sequencer.api.groups import (
+    SHARE_GROUP,
     CommitOffsets,
     DeleteOffsets,
     FetchOffsets,
@@ -24,6 +25,7 @@ from sequencer.api.groups import (
     SaveGroup,
 )
 from sequencer.api.producers import InitProducer
+from sequencer.api.share_groups import AlterShareOffsets, ShareOffset
 from sequencer.api.topics import CreateTopic, DeleteTopic, Topic
 from sequencer.api.transactions import EndTransaction, TransactionRef
 from sequencer.api.values import Empty
@@ -47,6 +49,7 @@ from sequencer.store.rows import (
     GroupRow,
     PendingOffsetRow,
     Row,
+    ShareRow,
 )
 from sequencer.store.sql.postgres import CONNECTIONS
 from sequencer.store.state import HotState, replace_row
@@ -54,7 +57,7 @@ from tailrace.turns import at_once
 from tests.support import sequencer_bench
 from tests.support.clocks import ManualClock
 from tests.support.committer_bench import CommitterBench, run_on_committer
-from tests.support.hooked_rows import HookedRowStore
+from tests.support.hooked_rows import HookedRowStore, counted_deletions
 from tests.support.listings import all_positions
 from tests.support.sequencer_bench import info, settle
 
@@ -678,6 +681,22 @@ def test_no_transaction_of_a_deletion_has_more_positions_than_a_page() -> None:
         assert await world.kept() == {"h": 1}
         with pytest.raises(UnknownGroup):
             await world.sequencer.delete_group(GroupRef("g"))
+
+    run(use)
+
+
+@pytest.mark.usefixtures("deleted_in_pages")
+def test_no_transaction_of_a_deletion_has_more_share_partitions_than_a_page() -> None:
+    async def use(world: World) -> None:
+        topic = await world.sequencer.create_topic(CreateTopic("wide", 5, {}))
+        state = GroupState("g", 1, "Empty", SHARE_GROUP, [], b"", type=SHARE_GROUP)
+        await world.sequencer.save_group(SaveGroup(world.agent.broker_id, world.agent.epoch, state))
+        offsets = [ShareOffset(topic.topic_id, partition, 0) for partition in range(5)]
+        await world.sequencer.alter_share_offsets(AlterShareOffsets("g", offsets))
+        deletions = counted_deletions(world.rows, ShareRow)
+        await world.sequencer.delete_group(GroupRef("g"))
+        assert [count for count in deletions if count] == [2, 2, 1]
+        assert not world.committer._view.state.shares_of
 
     run(use)
 

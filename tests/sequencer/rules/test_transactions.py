@@ -53,6 +53,7 @@ from sequencer.store.draft import Draft
 from sequencer.store.rows import (
     HOT,
     AbortedRow,
+    Changes,
     GroupOffsetRow,
     GroupRow,
     LogEpoch,
@@ -472,3 +473,30 @@ def test_transactions_that_end_together_in_a_partition_share_runs_of_a_bounded_n
     assert [marker.producer_id for run in published for marker in run.markers] == list(range(count))
     ends = [0, *(run.end_offset for run in published)]
     assert [run.base_offset for run in published] == ends[:-1] and ends[-1] == count
+
+
+def test_open_transactions_are_listed_from_the_oldest_on_whatever_becomes_of_them() -> None:
+    row = TransactionRow.new("", producer_id=0, timeout_ms=1, now_ms=0)
+
+    def opened(name: str, started_ms: int, number: int = 1, partitions: int = 0) -> TransactionRow:
+        places = [(TOPICS[0], partition) for partition in range(partitions)]
+        return replace_row(
+            row,
+            transactional_id=name,
+            producer_id=ord(name),
+            number=number,
+            state=TransactionState.ONGOING,
+            started_ms=started_ms,
+            partitions=places,
+        )
+
+    state = HotState({TransactionRow: [opened("c", 3), opened("a", 1), opened("b", 2)]})
+    assert [*state.open_transactions] == ["a", "b", "c"]
+    changes = Changes()
+    changes.put(opened("a", 1, partitions=1))
+    changes.put(opened("d", 4))
+    state.apply(changes)
+    assert [*state.open_transactions] == ["a", "b", "c", "d"], "one that goes on keeps its place"
+    changes.put(opened("a", 5, number=2))
+    state.apply(changes)
+    assert [*state.open_transactions] == ["b", "c", "d", "a"], "another one of the same id does not"
