@@ -35,7 +35,7 @@ from sequencer.store.rows import (
     SessionRow,
     TransactionRow,
 )
-from sequencer.store.state import HotState
+from sequencer.store.state import HotState, Key
 from tailrace.turns import Steps, Turns, in_parts
 
 T = TypeVar("T")
@@ -332,6 +332,11 @@ class Expiry:
 
     async def _forget_unused(self, kind: type[Row], removed: _Removed) -> None:
         """Forget rows that are no longer kept, some at a time."""
+
+        async def forget(keys: Sequence[Key]) -> int:
+            decide = partial(time_to_live.forget, kind=kind, keys=keys, lifetime=maintenance.lifetimes[kind])
+            return await self._group_commit.decide("apply_retention", decide)
+
         step, maintenance = self._settings.removal_step, self._maintenance
         now_ms = await self._context.store.now_ms()
         turns = Turns(ROWS_IN_A_TURN)
@@ -342,11 +347,8 @@ class Expiry:
             if not taken:
                 break
             if keys:
-                forget = partial(
-                    time_to_live.forget, kind=kind, keys=keys, lifetime=maintenance.lifetimes[kind]
-                )
                 try:
-                    await self._group_commit.decide("apply_retention", forget)
+                    await self._in_parts(removed, keys, forget)
                 finally:
                     maintenance.put_back_unused(kind, keys, now_ms)
             await turns.did(taken)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
@@ -18,13 +19,13 @@ from sequencer.api.topics import DeleteTopic, MetadataRequest
 from sequencer.api.transactions import AddToTransaction, TransactionRef
 from sequencer.api.values import Empty
 from sequencer.engine.committer import Committer
-from sequencer.rules import groups, transactions
+from sequencer.rules import groups, time_to_live, transactions
 from sequencer.rules.leases import new_group
 from sequencer.settings import SequencerSettings
 from sequencer.store.draft import Draft
 from sequencer.store.memory import MemoryRowStore
-from sequencer.store.rows import GroupRow, PartitionRow, ShareRow, TransactionRow
-from sequencer.store.state import HotState, replace_row
+from sequencer.store.rows import GroupRow, PartitionRow, Row, ShareRow, TransactionRow
+from sequencer.store.state import HotState, Key, replace_row
 from tailrace.turns import at_once
 from tests.support.backlog import TOPIC, fill
 from tests.support.clocks import ManualClock, SeededEntropy
@@ -113,6 +114,31 @@ async def test_a_group_that_cannot_expire_keeps_no_other_from_expiring(
             await sequencer.apply_retention(Empty())
     assert [group.group_id for group in sequencer._context.state.all(GroupRow)] == ["g3"]
     await sequencer.close()
+
+
+def test_a_row_that_cannot_be_forgotten_keeps_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget = time_to_live.forget
+
+    def contradicts_of_one(draft: Draft, kind: type[Row], keys: Sequence[Key], lifetime: Any) -> Any:
+        return (contradicts if ("t2",) in keys else forget)(draft, kind, keys, lifetime)
+
+    monkeypatch.setattr(time_to_live, "forget", contradicts_of_one)
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        settings = SETTINGS.model_copy(update={"transactional_id_expiration_ms": 1})
+        sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1), settings)
+        await sequencer.start()
+        for number in range(5):
+            await sequencer.init_producer(InitProducer(-1, -1, f"t{number}", 1_000))
+        for _ in range(2):
+            clock.advance(10)
+            with pytest.raises(RequestFailed, match="contradict"):
+                await sequencer.apply_retention(Empty())
+            assert [row.transactional_id for row in sequencer._context.state.all(TransactionRow)] == ["t2"]
+        await sequencer.close()
+
+    asyncio.run(scenario())
 
 
 def test_a_share_group_of_many_partitions_is_forgotten_some_at_a_time() -> None:
