@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Gauge
@@ -25,21 +25,8 @@ class SequencerPages:
         self.routes: Mapping[str, Page] = {}
         self.registry = CollectorRegistry()
         self._statistics = StatisticsGauges(self.registry)
-        self._gauge("tailrace_sequencer_is_committer", "1 on the server that commits.").set_function(
-            lambda: 1.0 if self.server is not None and self.server.is_committer else 0.0
-        )
-        self._gauge(
-            "tailrace_sequencer_checkpoint_age_seconds",
-            "Age of the newest checkpoint in the bucket; -1 on a server that writes none.",
-        ).set_function(lambda: -1.0 if self.server is None else self.server.checkpoint_age_s)
-        self._gauge(
-            "tailrace_sequencer_copy_number",
-            "Journal number of this server's copy of the rows; -1 while it has none.",
-        ).set_function(lambda: -1.0 if self.server is None else self.server.copy_number)
+        show_server(lambda: self.server, self.registry)
         count_refused(lambda: None if self.server is None else self.server.server, self.registry)
-
-    def _gauge(self, name: str, documentation: str) -> Gauge:
-        return Gauge(name, documentation, registry=self.registry)
 
     async def readiness(self) -> Readiness:
         """Report whether this server knows the committer, and if not, why (usually what the database says)."""
@@ -58,3 +45,30 @@ class SequencerPages:
         except SequencerError:
             return  # /readyz gives the reason
         self._statistics.show(statistics)
+
+
+def show_server(server: Callable[[], SequencerServer | None], registry: CollectorRegistry) -> None:
+    """Show whether a server of this process commits, and how old its checkpoint and its copy of the rows are."""
+
+    def show(
+        name: str, documentation: str, value: Callable[[SequencerServer], float], without: float
+    ) -> None:
+        def current() -> float:
+            found = server()
+            return without if found is None else value(found)
+
+        Gauge(f"tailrace_sequencer_{name}", documentation, registry=registry).set_function(current)
+
+    show("is_committer", "1 on the server that commits.", lambda found: float(found.is_committer), 0.0)
+    show(
+        "checkpoint_age_seconds",
+        "Age of the newest checkpoint in the bucket; -1 on a server that writes none.",
+        lambda found: found.checkpoint_age_s,
+        -1.0,
+    )
+    show(
+        "copy_number",
+        "Journal number of this server's copy of the rows; -1 while it has none.",
+        lambda found: found.copy_number,
+        -1.0,
+    )

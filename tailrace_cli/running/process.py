@@ -28,6 +28,7 @@ from cache.disk import DiskTier, open_disk_tier
 from sequencer.api.errors import InvalidConfig
 from sequencer.api.interface import Sequencer
 from sequencer.client import SequencerClient
+from sequencer.http import SequencerPages, show_server
 from sequencer.metrics import SequencerMetrics
 from sequencer.observer import SequencerObserver
 from sequencer.server import SequencerServer, ServerSettings
@@ -391,6 +392,7 @@ class _AgentProcess:
                 observer=observer,
             )
         )
+        show_server(lambda: server, self._telemetry.registry)
         await wait_for_committer(server, self._runtime.clock)
         return server.sequencer, server.address
 
@@ -489,8 +491,6 @@ def _at(address: str) -> str:
 
 async def run_sequencer(settings: Settings) -> None:
     """Run a sequencer server, with metrics and health at `http`."""
-    from sequencer.http import SequencerPages
-
     assert settings.database is not None, "sequencer_mistakes tells"
     shutdown = ShutdownSignals(ServerSettings().drain_s)
     runtime = Runtime(SystemClock(), SystemEntropy())

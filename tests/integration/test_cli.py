@@ -189,6 +189,8 @@ def test_serve_is_used_by_commands_watched_and_drained(server: Server) -> None:
     assert "tailrace_connections " in metrics
     assert re.search(r'^tailrace_build_info\{kind="serve",version="[^"]+"\} 1.0$', metrics, flags=re.M)
     assert re.search(r"^process_resident_memory_bytes \d", metrics, flags=re.M)
+    assert "\ntailrace_sequencer_is_committer 1.0\n" in metrics
+    assert re.search(r"^tailrace_sequencer_checkpoint_age_seconds \d", metrics, flags=re.M)
     assert "_created" not in metrics
     assert 'tailrace_request_duration_seconds_count{api="CREATE_TOPICS"} 1.0' in metrics
     assert "flights" in get(f"{server.http}/")
