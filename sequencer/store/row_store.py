@@ -13,6 +13,7 @@ from uuid import UUID
 
 import msgspec
 
+from sequencer.api.errors import RequestFailed
 from sequencer.api.reads import Run
 from sequencer.store.rows import Changes, GroupOffsetRow, JournalRow, ObjectRow, Row, RunRow
 from tailrace.limits import INT64_MAX
@@ -62,7 +63,7 @@ LONGEST_LEASE_MS = 60_000
 """No committer's lease ends later than this after its last renewal."""
 
 
-class ObjectRowMissing(Exception):
+class ObjectRowMissing(RequestFailed):
     """A run names an object that has no row: the rows contradict each other. An object's row is deleted only after the
     last run that names it. Only reads with batches raise this, so that the run can still be removed."""
 

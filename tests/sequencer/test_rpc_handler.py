@@ -15,6 +15,7 @@ from sequencer.api.errors import (
     IncarnationChanged,
     InvalidRequest,
     ProducerFenced,
+    RequestFailed,
     SequencerOverloaded,
     SequencerUnavailable,
     StaleGroup,
@@ -23,6 +24,7 @@ from sequencer.api.errors import (
 )
 from sequencer.api.groups import CommitOffsets, GroupState, LoadGroup, OffsetPosition, SaveGroup, first_turn
 from sequencer.api.interface import Sequencer
+from sequencer.api.objects import ObjectsRequest
 from sequencer.api.producers import InitProducer, ProducerGrant
 from sequencer.api.topics import CreatePartitions, CreateTopic, DeleteTopic, MetadataRequest
 from sequencer.api.transactions import AddToTransaction, EndTransaction, TransactionRef
@@ -32,6 +34,7 @@ from sequencer.engine.committer import Committer
 from sequencer.methods import METHODS, Method, SequencerMethods
 from sequencer.rpc_handler import RpcHandler
 from sequencer.store.memory import MemoryRowStore
+from sequencer.store.row_store import ObjectRowMissing
 from tailrace.buffers import Buffer
 from tailrace.clock import SystemClock
 from tailrace.rpc import ClusterIdentity, KnownCluster, RpcServer, encode_body
@@ -117,6 +120,21 @@ def test_errors_keep_their_type_and_message() -> None:
         await remote.close()
         with pytest.raises(SequencerUnavailable, match="closed"):
             await remote.metadata(MetadataRequest())
+
+    run(use)
+
+
+def test_a_read_of_rows_that_contradict_each_other_fails_at_once_at_one_server() -> None:
+    async def use(world: World) -> None:
+        async def contradicts(*_: object) -> Value:
+            raise ObjectRowMissing("the run at 0 names an object which has no row")
+
+        world.local._calls["objects"] = contradicts
+        remote = world.remote()
+        with pytest.raises(RequestFailed, match="has no row"):
+            await remote.objects(ObjectsRequest("", 1))
+        assert len(world.asked) == 1
+        await remote.close()
 
     run(use)
 
