@@ -21,6 +21,7 @@ _ROW_KINDS = (
     "groups",
     "small_objects",
     "open_transactions",
+    "share_spans",
 )
 _REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 

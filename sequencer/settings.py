@@ -103,6 +103,9 @@ class SequencerSettings(SettingsSection):
     in memory. Above it, a group that grows is refused; the others continue."""
     max_share_partitions: int = Field(default=200_000, ge=1, le=10_000_000)
     """Limit of partitions that share groups read, counted per group."""
+    max_share_spans: int = Field(default=4_000_000, ge=1_000, le=1 << 40)
+    """Limit of spans of records in the same state in all share groups; the sequencer keeps them in memory, some 120
+    bytes each. Above it, a partition's members get one new record at a time."""
     max_transactional_ids: int = Field(default=100_000, ge=1, le=10_000_000)
     """Limit of remembered transactional ids."""
     max_groups_per_transaction: int = Field(default=1_000, ge=1, le=1_000_000)

@@ -103,6 +103,7 @@ class Statistics(Value, frozen=True, kw_only=True):
 
     `oldest_transaction_ms`: age of the oldest open transaction. `small_objects`: live Parquet objects of less than 64
     MiB, which get merged. `group_bytes`: size of the groups' member data.
+    `share_spans`: spans of records in share groups.
     """
 
     runs: int
@@ -120,3 +121,4 @@ class Statistics(Value, frozen=True, kw_only=True):
     oldest_transaction_ms: int = 0
     small_objects: int = 0
     group_bytes: int = 0
+    share_spans: int = 0

@@ -432,6 +432,7 @@ class Reader:
             oldest_transaction_ms=0 if oldest is None else max(0, now_ms - oldest.started_ms),
             small_objects=state.count(SmallObjectRow),
             group_bytes=state.group_bytes,
+            share_spans=state.share_spans,
         )
 
 

@@ -9,6 +9,7 @@ Invariants:
   else until its lock expires;
 - locks end by themselves: the next request for the partition, from any agent, releases the expired ones;
 - only members of the group acquire records; deleting a group deletes its state;
+- above `max_share_spans`, the members of a partition get new records one at a time;
 - a request that is retried with its id is carried out once, also by the next committer.
 """
 
@@ -16,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from uuid import UUID
+
+from msgspec import structs
 
 from sequencer.api.errors import GroupNotEmpty, InvalidRequest, LimitReached, UnknownGroup
 from sequencer.api.groups import SHARE_GROUP, OffsetErrors
@@ -76,6 +79,8 @@ def share_records(draft: Draft, request: ShareRequest, settings: SequencerSettin
     configs = draft.get(ClientConfigRow, int(ConfigScope.GROUP), request.group_id)
     has_dead_letters = configs is not None and bool(configs.configs.get(DEAD_LETTER_TOPIC))
     room = _Room(draft, settings)
+    if draft.durable.share_spans > settings.max_share_spans:
+        request = structs.replace(request, limits=structs.replace(request.limits, max_in_flight=1))
     outcomes: list[ShareOutcome] = []
     for work in request.partitions:
         partition = draft.live_partition(work.topic_id, work.partition)

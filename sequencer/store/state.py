@@ -115,6 +115,8 @@ class HotState:
         """The fingerprints of all tokens."""
         self.group_bytes = 0
         """Total size of the states of all groups."""
+        self.share_spans = 0
+        """Spans of records in all share groups, and ranges in the answers that they keep."""
         self.answer_bytes = 0
         """Total size of the answers that are kept for retries."""
         self.refusals: dict[UUID, None] = {}
@@ -273,10 +275,12 @@ class HotState:
             del self.commits_of[row.session_id]
 
     def _put_share(self, key: Key, row: Any, before: Any) -> None:
+        self.share_spans += _spans_in(row) - (0 if before is None else _spans_in(before))
         if before is None:
             _add_partition_key(self.shares_of, key)
 
     def _delete_share(self, key: Key, row: Any) -> None:
+        self.share_spans -= _spans_in(row)
         _remove_partition_key(self.shares_of, key)
 
     def _put_transaction(self, key: Key, row: Any, before: Any) -> None:
@@ -450,6 +454,10 @@ def _take_from(members_of: dict[Any, dict[Any, None]], owner: object, member: ob
     del members[member]
     if not members:
         del members_of[owner]
+
+
+def _spans_in(row: Any) -> int:
+    return len(row.spans) + sum(len(answer.acquired) for answer in row.answered)
 
 
 def _add_partition_key(keys_of: dict[str, PartitionKeys], key: Any) -> None:

@@ -148,6 +148,30 @@ def test_a_partition_too_many_is_refused_and_the_others_are_served() -> None:
     assert answer.partitions[1].acquired == [AcquiredRecords(10, 11, 1)]
 
 
+def test_above_the_limit_of_spans_new_records_come_one_at_a_time() -> None:
+    rows = draft(end=3_000)
+    settings = SequencerSettings(max_share_spans=1_000)
+
+    def worked(acquire: tuple[int, int], accepted: Sequence[int] = ()) -> list[AcquiredRecords]:
+        accept = [Acknowledged(each, each, [AcknowledgeType.ACCEPT]) for each in accepted]
+        work = ShareWork(TOPIC, 0, accept, acquire=AcquireSpan(*acquire, max_records=1_500))
+        request = ShareRequest("g", "a", LIMITS, [work])
+        (outcome,) = at_once(shares.share_records(rows, request, settings)).partitions
+        assert outcome.error is ShareError.NONE
+        rows.durable.apply(rows.changes)
+        return outcome.acquired
+
+    assert worked((10, 3_000)) == [AcquiredRecords(10, 1_509, 1)]
+    assert worked((1_510, 3_000), range(11, 1_510, 2)) == [AcquiredRecords(1_510, 2_009, 1)]
+    assert rows.durable.share_spans > 1_000
+    assert worked((2_010, 3_000)) == []
+    assert worked((2_010, 3_000), [*range(10, 1_510, 2), *range(1_510, 2_010)]) == [
+        AcquiredRecords(2_010, 2_010, 1)
+    ]
+    assert rows.durable.share_spans < 1_000
+    assert worked((2_011, 3_000)) == [AcquiredRecords(2_011, 2_999, 1)]
+
+
 class CountedDraft(Draft):
     """Knows how often its rows were counted, which takes as long as there are changed rows."""
 
