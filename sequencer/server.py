@@ -70,7 +70,7 @@ class ServerSettings:
     poll_s: float = 0.5
     """How often a server that is not the committer tries to become it."""
     empty_poll_s: float = 0.2
-    """The same while there is no committer: its store is unreachable, or nobody holds the lease."""
+    """The same while there is no committer: its database is unreachable, or nobody holds the lease."""
     margin_s: float = 0.25
     """How long before the end of its lease a committer stops answering, because clocks run at different speeds."""
     confirm_s: float = 0.5
@@ -441,7 +441,7 @@ class SequencerServer:
         try:
             found = await self._store.committer_address() or ""
         except SequencerError as other:
-            _log.warning("the sequencer's store is unreachable", reason=str(other))
+            _log.warning("the sequencer's database is unreachable", reason=str(other))
             self._committer, self._no_committer = "", str(other)
             return
         self._committer = "" if found == self._address else found
