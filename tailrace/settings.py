@@ -270,7 +270,10 @@ def _keys(values: Mapping[str, Any], sections: set[str]) -> Iterator[str]:
 
 
 def _suggestion(given: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(given, known, n=1, cutoff=0.6)
+    section = given[: given.rfind(".") + 1]
+    names = [name.removeprefix(section) for name in known if name.startswith(section)]
+    close = difflib.get_close_matches(given.removeprefix(section), names, n=1, cutoff=0.6)
+    close = [section + name for name in close]
     if not close:
         last = [name for name in known if name.rpartition(".")[2] == given.rpartition(".")[2]]
         close = last[:1]

@@ -63,6 +63,7 @@ def test_addresses_may_be_listed_with_commas() -> None:
         ("listn = 'a:1'", "listn: no such setting, given in {file}; did you mean listen?"),
         ("[agent]\nlinger = 5", "agent.linger: no such setting, given in {file}; did you mean agent.linger_ms?"),
         ("[agents]\nlinger_ms = 5", "agents: no such setting, given in {file}; did you mean agent?"),
+        ("[agent]\nnope = 5", "agent.nope: no such setting, given in {file}; docs/configuration.md lists all of them"),
         ("[agent]\nlinger_ms = 0", "agent.linger_ms: input should be greater than or equal to 1; given was 0 by"),
         ("[sequencer]\nmax_topics = 'x'", "sequencer.max_topics: input should be a valid integer"),
         ("[cache]\nmemory_bytes = -1", "cache.memory_bytes: input should be greater than or equal to 0; given was -1"),
