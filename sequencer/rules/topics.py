@@ -35,7 +35,7 @@ from sequencer.store.rows import (
     PartitionRow,
     TopicRow,
 )
-from sequencer.store.state import LOG_EPOCH, METADATA_VERSION, replace_row
+from sequencer.store.state import LOG_EPOCH, METADATA_VERSION, config_bytes, replace_row
 from tailrace.configs.broker_config import broker_configs
 from tailrace.configs.topic_config import TOPIC_CONFIGS, InvalidConfigValue, check_compaction_lags
 from tailrace.tenants import is_topic_name
@@ -43,6 +43,10 @@ from tailrace.turns import Steps
 
 PARTITIONS_AS_A_STEP = 10
 """The number of new partitions that cost as much as one run of a commit."""
+MAX_CONFIG_BYTES = 16 << 10
+"""Limit of the size of one topic's configs."""
+MAX_CONFIG_BYTES_OF_ALL = 16 << 20
+"""Limit of the size of all topics' configs: a new agent gets all topics in one answer, which fits in a frame of RPC."""
 
 ValidateConfig = Callable[[str, Mapping[str, str]], None]
 """Called with 'topic' or 'broker' and all configs that are set; raises InvalidConfig."""
@@ -84,7 +88,7 @@ def create_topic(
     topics = draft.count(TopicRow)
     if topics >= settings.max_topics:
         raise LimitReached(f"{topics} topics; max_topics is {settings.max_topics}")
-    _check_topic(draft, request.configs, validate)
+    _check_topic(draft, {}, request.configs, validate)
     row = TopicRow(
         topic_id=topic_id,
         name=request.name,
@@ -136,7 +140,7 @@ def alter_config(draft: Draft, request: AlterConfig, validate: ValidateConfig) -
         if topic is None:
             raise UnknownTopic(f"topic {request.name!r} does not exist")
         configs = changed_configs(topic.configs, request)
-        _check_topic(draft, configs, validate)
+        _check_topic(draft, topic.configs, configs, validate)
         changed: TopicRow | BrokerConfigRow = replace_row(topic, configs=configs)
     else:
         if _BROKER.fullmatch(request.name) is None:
@@ -151,9 +155,20 @@ def alter_config(draft: Draft, request: AlterConfig, validate: ValidateConfig) -
     return Empty()
 
 
-def _check_topic(draft: Draft, configs: Mapping[str, str], validate: ValidateConfig) -> None:
-    """Raise InvalidConfig if a topic can't have these configs."""
+def _check_topic(
+    draft: Draft, before: Mapping[str, str], configs: Mapping[str, str], validate: ValidateConfig
+) -> None:
+    """Raise InvalidConfig if a topic can't have these configs, or LimitReached if all topics' configs are too large."""
     validate("topic", configs)
+    size = config_bytes(configs)
+    if size > MAX_CONFIG_BYTES:
+        raise InvalidConfig(f"{size} bytes of configs; a topic has at most {MAX_CONFIG_BYTES}")
+    more = size - config_bytes(before)
+    if more > 0 and draft.durable.topic_config_bytes + more > MAX_CONFIG_BYTES_OF_ALL:
+        raise LimitReached(
+            f"all topics have {draft.durable.topic_config_bytes} bytes of configs, and {more} more were given; "
+            f"{MAX_CONFIG_BYTES_OF_ALL} are allowed: shorten some"
+        )
     cluster = draft.get(BrokerConfigRow, "")
     try:
         check_compaction_lags(configs, None if cluster is None else cluster.configs)

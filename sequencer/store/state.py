@@ -115,6 +115,8 @@ class HotState:
         """The fingerprints of all tokens."""
         self.group_bytes = 0
         """Total size of the states of all groups."""
+        self.topic_config_bytes = 0
+        """Total size of the configs of all topics."""
         self.share_spans = 0
         """Spans of records in all share groups, and ranges in the answers that they keep."""
         self.answer_bytes = 0
@@ -260,8 +262,12 @@ class HotState:
         if before is not None and before.name != row.name:
             del self.topic_ids[before.name]
         self.topic_ids[row.name] = row.topic_id
+        self.topic_config_bytes += config_bytes(row.configs) - config_bytes(
+            {} if before is None else before.configs
+        )
 
     def _delete_topic(self, key: Key, row: Any) -> None:
+        self.topic_config_bytes -= config_bytes(row.configs)
         if self.topic_ids.get(row.name) == row.topic_id:
             del self.topic_ids[row.name]
 
@@ -454,6 +460,11 @@ def _take_from(members_of: dict[Any, dict[Any, None]], owner: object, member: ob
     del members[member]
     if not members:
         del members_of[owner]
+
+
+def config_bytes(configs: Mapping[str, str]) -> int:
+    """Return the size of these configs."""
+    return sum(len(name) + len(value.encode()) for name, value in configs.items())
 
 
 def _spans_in(row: Any) -> int:

@@ -6,8 +6,31 @@ from uuid import UUID
 
 import pytest
 
-from sequencer.api.topics import AlterConfig, ConfigChange, ConfigOperation, ConfigScope
-from sequencer.rules.topics import changed_configs, empty_partition
+from sequencer.api.errors import InvalidConfig, LimitReached
+from sequencer.api.topics import (
+    AlterConfig,
+    ConfigChange,
+    ConfigOperation,
+    ConfigScope,
+    CreateTopic,
+    MetadataRequest,
+)
+from sequencer.reading.topic_changes import TopicChanges
+from sequencer.rules.topics import (
+    MAX_CONFIG_BYTES,
+    MAX_CONFIG_BYTES_OF_ALL,
+    accept_any_config,
+    alter_config,
+    changed_configs,
+    create_topic,
+    empty_partition,
+)
+from sequencer.settings import SequencerSettings
+from sequencer.store.draft import Draft
+from sequencer.store.row_store import DatabaseIdentity
+from sequencer.store.state import HotState
+from tailrace.rpc.frames import MAX_FRAME_BYTES, encode_body
+from tailrace.turns import at_once
 
 APPEND, SUBTRACT = ConfigOperation.APPEND, ConfigOperation.SUBTRACT
 
@@ -28,6 +51,37 @@ def test_a_list_that_is_not_set_is_changed_as_its_default(
 ) -> None:
     request = AlterConfig(scope, "", [ConfigChange(name, operation, value)])
     assert changed_configs({} if before is None else {name: before}, request) == {name: after}
+
+
+def test_the_configs_of_all_topics_are_bounded_together_and_all_topics_fit_in_an_answer() -> None:
+    state, settings = HotState({}), SequencerSettings()
+    large = {"x": "v" * (MAX_CONFIG_BYTES - 1)}
+    most = MAX_CONFIG_BYTES_OF_ALL // MAX_CONFIG_BYTES
+
+    def written(draft: Draft) -> None:
+        state.apply(draft.changes)
+
+    def created(number: int, configs: dict[str, str]) -> None:
+        draft, request = Draft(state, 1), CreateTopic(f"t{number}", 1, configs)
+        at_once(create_topic(draft, request, UUID(int=number), accept_any_config, settings))
+        written(draft)
+
+    def altered(name: str, value: str) -> None:
+        draft, change = Draft(state, 1), ConfigChange("x", ConfigOperation.SET, value)
+        alter_config(draft, AlterConfig(ConfigScope.TOPIC, name, [change]), accept_any_config)
+        written(draft)
+
+    for number in range(most):
+        created(number, large)
+    with pytest.raises(InvalidConfig, match="a topic has at most"):
+        altered("t0", "v" * MAX_CONFIG_BYTES)
+    with pytest.raises(LimitReached, match="all topics"):
+        created(most, {"x": ""})
+    created(most, {})
+    altered("t0", "")
+    created(most + 1, {"x": ""})
+    answer = TopicChanges(state).answer(MetadataRequest(), DatabaseIdentity("c", 1))
+    assert len(answer.topics or ()) == most + 2 and len(encode_body(answer)) < MAX_FRAME_BYTES // 3
 
 
 def test_new_partitions_share_their_epochs() -> None:
