@@ -9,6 +9,7 @@ from unittest import mock
 
 from agent.fetch import tail
 from agent.groups import coordinator
+from agent.produce import lanes
 from cache import framed, in_place, layout, mixed_reader
 from sequencer import bounds
 from sequencer.checkpoint import snapshot
@@ -17,7 +18,7 @@ from sequencer.reading import positions, subscriptions, view
 from sequencer.reading import queries as reading
 from sequencer.rules import compaction, deleted_topics, garbage, retention_watch, sizes
 from sequencer.store import recent_rows
-from tests.simulation.scenario import Scenario
+from tests.simulation.scenario import FEW_BUFFERED, Scenario
 
 LOW: tuple[tuple[ModuleType, str, object], ...] = (
     (bounds, "MAX_ANSWER_RUNS", 3),
@@ -65,12 +66,16 @@ SMALL_PIECES: tuple[tuple[ModuleType, str, object], ...] = (
 )
 """A few runs make a joined run, batches of two or three records are large, and a chunk remembers few runs."""
 
+SMALL_BUFFERS: tuple[tuple[ModuleType, str, object], ...] = ((lanes, "MAX_BUFFERED_RECORDS", FEW_BUFFERED),)
+
 
 @contextmanager
 def low_bounds(scenario: Scenario) -> Iterator[None]:
     """Within the block, answers come in pages and runs in small pieces."""
     low = LOW if scenario.has_low_bounds else ()
+    pieces = SMALL_PIECES if scenario.rereads else ()
+    buffers = SMALL_BUFFERS if scenario.reserves_few else ()
     with ExitStack() as stack:
-        for module, name, value in (*low, *(SMALL_PIECES if scenario.rereads else ())):
+        for module, name, value in (*low, *pieces, *buffers):
             stack.enter_context(mock.patch.object(module, name, value))
         yield

@@ -145,6 +145,7 @@ from tailrace.kafka.error_codes import ErrorCode
 from tailrace.turns import Steps, at_once
 from tests.simulation.scenario import (
     COMMITTER_RESTARTS,
+    DELETES_SLOWLY,
     ONLY_POISON,
     REMEMBERED_FOR_SHORT,
     RETENTION_OFF,
@@ -1504,6 +1505,18 @@ def _gives_groups_away(original: Any) -> Any:
     return load_group
 
 
+def _begins_no_term(original: Any) -> Any:
+    def load_group(draft: Draft, request: Any) -> Any:
+        state = original(draft, request)
+        row = draft.get(GroupRow, request.group_id)
+        if row is None:
+            return state
+        draft.put(replace_row(row, term=row.term - 1))
+        return structs.replace(state, term=state.term - 1)
+
+    return load_group
+
+
 def _saves_whoever_asks(original: Any) -> Any:
     """A group's state is accepted from an agent that is not its owner."""
 
@@ -1876,6 +1889,23 @@ LONG_STOPS = {
     "idempotent_producers": 2,
 }
 
+LATE_REFERENCES = {
+    **NO_OTHER_TRANSACTIONS,
+    "has_long_sessions": True,
+    "plan": DELETES_SLOWLY,
+    "idempotent_producers": 5,
+    "plain_producers": 0,
+    "window": 5,
+    "batches": 12,
+    "trouble_s": 8.0,
+    "misfortunes": tuple(
+        (0.8 + 0.7 * number + after, kind)
+        for number in range(7)
+        for after, kind in ((0.0, "an agent is cut off"), (0.35, "a client stops for long"))
+    ),
+}
+"""A batch waits for its gap when its agent loses the way to the sequencer, and its producer does not send it again."""
+
 MUTATIONS: tuple[Mutation, ...] = (
     # --- write path
     Mutation("a produce request is answered before its commit", [(Lane, "_commit", _answers_before_the_commit)]),
@@ -2102,6 +2132,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a dead prefix is forgotten after one empty sweep",
         [(garbage, "EMPTY_SWEEPS_NEEDED", lambda original: 1)],
         {"plan": TROUBLED, "misfortunes": at(*4 * ["an agent restarts"]), "idempotent_producers": 2},
+    ),
+    Mutation(
+        "a batch is stored by reference although its object was collected",
+        [
+            (upload_sessions, "_is_of_another_commit", always(False)),
+            (upload_sessions, "check_object", does_nothing),
+        ],
+        LATE_REFERENCES,
     ),
     Mutation("expired sessions stay open", [(leases, "expire_sessions", always(0))]),
     # --- the log's start, topics, retention
@@ -2381,6 +2419,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         [(groups, "_is_older_than_stored", always(False))], LATE_COMMITS,
     ),
     Mutation(
+        "a new coordinator numbers its requests as if it were in the previous one's term",
+        [(groups, "load_group", _begins_no_term)],
+        RINGS_DIFFER,
+    ),
+    Mutation(
         "agents load and save groups that they do not own",
         [
             (leases, "locate_group", _locates_by_the_ring),
@@ -2644,6 +2687,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a recovery reuses offsets that were assigned after the last checkpoint",
         [(bucket_module, "reserved_ends", _forgets_reservations)],
         LOSES,
+    ),
+    Mutation(
+        "a commit assigns offsets that no checkpoint reserves",
+        [(Checkpointer, "check_reserved", does_nothing)],
+        {**LOSES, "reserves_few": True, "partitions": 1, "plain_producers": 3, "batches": 16},
     ),
     Mutation(
         "a job's write is answered before the checkpoint chain has a snapshot",

@@ -66,6 +66,9 @@ SLOW_SEQUENCER_SETTINGS = SequencerSettings(
 LONG_GRACE_MS = 20_000
 """For batches that were answered on receipt: they are committed by reference for half of the grace, and wait for up to
 `gap_deadline_ms` and, until it is answered, a commit."""
+FEW_RESERVED, FEW_BUFFERED = 24, 12
+"""Offsets that a checkpoint reserves, and records after which an agent seals a buffer: a commit never needs more than
+are reserved, but a history does."""
 FORGOTTEN_AFTER_S = 8.0
 FORGETFUL_SETTINGS = SEQUENCER_SETTINGS.model_copy(
     update={
@@ -77,6 +80,9 @@ FORGETFUL_SETTINGS = SEQUENCER_SETTINGS.model_copy(
     }
 )
 """Unused state is kept for FORGOTTEN_AFTER_S: longer than any request is in transfer."""
+LONG_SESSION_MS = 12_000
+"""Three times the grace: a commit by reference that is sent again after an outage finds its session open, and its
+object collected."""
 SLOW_NODE_SETTINGS = replace(NODE_SETTINGS, forward_timeout_s=ServerSettings().forward_timeout_s)
 CACHE_SETTINGS = CacheSettings(
     chunk_bytes=4_096,
@@ -96,6 +102,7 @@ _GET = Faults(Latency(10, 80), fails_before=0.05)
 _OTHER = Faults(Latency(20, 100), fails_before=0.05, fails_after=0.05)
 TROUBLED = FaultPlan(put=_PUT, get=_GET, list=_OTHER, delete=_OTHER)
 CALM = FaultPlan(put=Faults(Latency(20, 60)), get=Faults(Latency(5, 20)))
+DELETES_SLOWLY = replace(TROUBLED, delete=replace(_OTHER, latency=Latency(300, 3_000)))
 
 MISFORTUNES = (
     "an agent crashes",
@@ -170,6 +177,10 @@ FORGETFUL_EXTRA_S = 6.0
 """How much longer the faults last in these seeds, so that forgetting and faults coincide."""
 RECEIPT_SEEDS = 0.15
 """Producers are acknowledged on receipt (own stream)."""
+LONG_SESSION_SEEDS = 0.1
+"""Upload sessions outlive retired objects (own stream)."""
+FEW_RESERVED_SEEDS = 0.1
+"""Partitions use up the offsets that a checkpoint reserves (own stream)."""
 KEYED_SEEDS = 0.4
 """Of the seeds that compact: a topic is compacted by key."""
 ERASURE_SEEDS = 0.5
@@ -305,6 +316,11 @@ class Scenario:
     """A client asks for offsets by time, and a topic has retention by time."""
     has_disks: bool = False
     """Agents have a disk for what leaves the cache's memory, and some readers read the log again and again."""
+    has_long_sessions: bool = False
+    """Upload sessions outlive retired objects, and deletions take seconds: a batch may be committed by reference while
+    its object is deleted, or later."""
+    reserves_few: bool = False
+    """Partitions use up the offsets that a checkpoint reserves."""
     grows: bool = False
     """A topic gets more partitions, and a client uses them at once."""
     is_only_poisoned: bool = False
@@ -321,6 +337,11 @@ class Scenario:
             self.unforeseen, self.stutter, self.slow_answers_s,
         )  # fmt: skip
         return self.plan == CALM and self.peer_delay_s < 0.1 and not self.misfortunes and not any(chances)
+
+    @property
+    def has_small_commits(self) -> bool:
+        """Whether no client writes more than a few records at once."""
+        return not (self.processors or self.group_processors or self.share_members or self.jobs)
 
     @property
     def has_wrong_clocks(self) -> bool:
@@ -467,6 +488,13 @@ def forgetting(scenario: Scenario) -> Scenario:
             if not any(what in kind for what in NOT_WHILE_FORGETTING)
         ),
     )
+
+
+def outliving_objects(scenario: Scenario) -> Scenario:
+    """Return the scenario in which upload sessions outlive retired objects and, if the store is troubled, deletions
+    take seconds."""
+    plan = DELETES_SLOWLY if scenario.plan == TROUBLED else scenario.plan
+    return replace(scenario, has_long_sessions=True, plan=plan)
 
 
 def turning_retention_off(scenario: Scenario, luck: Entropy) -> Scenario:

@@ -91,6 +91,8 @@ from tests.simulation.scenario import (
     CREDENTIALS_SEEDS,
     DISK_SEEDS,
     ERASURE_SEEDS,
+    FEW_RESERVED,
+    FEW_RESERVED_SEEDS,
     FORGETFUL_SEEDS,
     FORGETFUL_SETTINGS,
     FULL_SEEDS,
@@ -99,6 +101,8 @@ from tests.simulation.scenario import (
     KEYED_SEEDS,
     LITTLE_MEMORY,
     LONG_GRACE_MS,
+    LONG_SESSION_MS,
+    LONG_SESSION_SEEDS,
     NODE_SETTINGS,
     RECEIPT_SEEDS,
     REREAD_SEEDS,
@@ -118,6 +122,7 @@ from tests.simulation.scenario import (
     Scenario,
     draw,
     forgetting,
+    outliving_objects,
     restarting_its_committer,
     slowing_its_database,
     turning_retention_off,
@@ -257,6 +262,12 @@ def scenario_of(seed: int) -> Scenario:
     luck = entropy_of(seed, "receipts")
     if is_usual and luck.fraction() < RECEIPT_SEEDS:
         drawn = replace(drawn, receipt_producers=1 + luck.below(2))
+    luck = entropy_of(seed, "long sessions")
+    if is_usual and not drawn.receipt_producers and luck.fraction() < LONG_SESSION_SEEDS:
+        drawn = outliving_objects(drawn)
+    may_reserve_few = drawn.has_small_commits and not drawn.is_only_poisoned and not drawn.slow_for_s
+    if may_reserve_few and entropy_of(seed, "few offsets").fraction() < FEW_RESERVED_SEEDS:
+        drawn = replace(drawn, reserves_few=True)
     return drawn
 
 
@@ -300,9 +311,14 @@ def _sequencer_settings(scenario: Scenario) -> SequencerSettings:
     if scenario.slow_for_s:
         return SLOW_SEQUENCER_SETTINGS
     settings = FORGETFUL_SETTINGS if scenario.forgets else SEQUENCER_SETTINGS
+    changed: dict[str, object] = {}
     if scenario.receipt_producers:
-        return settings.model_copy(update={"deletion_grace_ms": LONG_GRACE_MS})
-    return settings
+        changed["deletion_grace_ms"] = LONG_GRACE_MS
+    if scenario.has_long_sessions:
+        changed["session_lease_ms"] = LONG_SESSION_MS
+    if scenario.reserves_few:
+        changed["checkpoint_reservation"] = FEW_RESERVED
+    return settings.model_copy(update=changed)
 
 
 def _node_settings(scenario: Scenario) -> ServerSettings:
