@@ -22,6 +22,8 @@ LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
 DAY_MS = 86_400_000
 MAX_VALUE_CHARACTERS = 4_096
+MAX_SHORT_VALUE_CHARACTERS = 100
+"""Limit of numbers, truth values and choices: spaces around them are kept with them."""
 MAX_WARNED_VALUES = 64
 """The most unknown values for which it is remembered that a warning was logged."""
 MAX_WARNED_CHARACTERS = 100
@@ -59,6 +61,9 @@ class Flush(enum.IntEnum):
     ASYNC = 1
 
 
+_SHORT_TYPES = (ConfigType.BOOLEAN, ConfigType.SHORT, ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE)
+
+
 class InvalidConfigValue(ValueError):
     """A config's name or value is not allowed; the message says what is."""
 
@@ -84,9 +89,11 @@ class ConfigDefinition:
 
     def check(self, value: str) -> None:
         """Raise InvalidConfigValue unless the value is allowed."""
-        if len(value) > MAX_VALUE_CHARACTERS:
+        is_short = self.choices is not None or self.type in _SHORT_TYPES
+        most = MAX_SHORT_VALUE_CHARACTERS if is_short else MAX_VALUE_CHARACTERS
+        if len(value) > most:
             raise InvalidConfigValue(
-                f"{self.name}: a value of {len(value)} characters was given, at most {MAX_VALUE_CHARACTERS} are allowed"
+                f"{self.name}: a value of {len(value)} characters was given, at most {most} are allowed"
             )
         given = f"{self.name}: {value!r} was given"
         if self.type in (ConfigType.INT, ConfigType.LONG, ConfigType.SHORT):
