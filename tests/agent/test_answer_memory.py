@@ -21,7 +21,7 @@ from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from tests.support.agents import AgentBench, connection, made, run, settle
+from tests.support.agents import AgentBench, agent_bench, connection, made, settle
 from tests.support.clocks import ManualClock
 from tests.support.patience import PATIENCE_SECONDS
 
@@ -273,8 +273,8 @@ async def peak_of(bench: AgentBench, requests: list[tuple[int, int, Any]]) -> in
     return peak
 
 
-def test_metadata_of_all_topics_for_many_at_once_takes_the_memory_of_few_answers() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_metadata_of_all_topics_for_many_at_once_takes_the_memory_of_few_answers() -> None:
+    async with agent_bench(memory_budget_bytes=LEAST_BUDGET) as bench:
         names = [f"t{number}" for number in range(100)]
         for name in names:
             await bench.sequencer.create_topic(CreateTopic(name, 40, {}))
@@ -285,11 +285,9 @@ def test_metadata_of_all_topics_for_many_at_once_takes_the_memory_of_few_answers
         many = await peak_of(bench, [(ApiKey.METADATA, 12, MetadataRequest(named)) for _ in range(25)])
         assert many < 5 * one
 
-    run(scenario, memory_budget_bytes=LEAST_BUDGET)
 
-
-def test_an_answer_that_is_shared_is_made_once_and_each_connections_copy_is_held_until_it_is_sent() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_shared_answer_is_made_once_and_each_connections_copy_is_held_until_it_is_sent() -> None:
+    async with agent_bench(memory_budget_bytes=LEAST_BUDGET) as bench:
         await bench.topic("large", 6_000)
         memory, dispatcher = bench.services.answer_memory, Dispatcher(bench.services)
         sent = memoryview(b"".join(encode_request(7, ApiKey.METADATA, 12, MetadataRequest(None), None)))[4:]
@@ -307,11 +305,9 @@ def test_an_answer_that_is_shared_is_made_once_and_each_connections_copy_is_held
             await settle(5)
         assert answered == 100 and memory.used == 0
 
-    run(scenario, memory_budget_bytes=LEAST_BUDGET)
 
-
-def test_configs_of_names_that_need_not_exist_are_refused_before_they_fill_the_memory() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_configs_of_names_that_need_not_exist_are_refused_before_they_fill_the_memory() -> None:
+    async with agent_bench(memory_budget_bytes=LEAST_BUDGET) as bench:
         resources = [
             DescribeConfigsResource(resource_type=32, resource_name=f"g{number}", configuration_keys=None)
             for number in range(5_000)
@@ -322,11 +318,9 @@ def test_configs_of_names_that_need_not_exist_are_refused_before_they_fill_the_m
         few = await bench.ask(ApiKey.DESCRIBE_CONFIGS, 4, DescribeConfigsRequest(resources[:5]))
         assert all(result.configs and not result.error_code for result in few.results)
 
-    run(scenario, memory_budget_bytes=LEAST_BUDGET)
 
-
-def test_all_positions_of_a_large_group_for_many_at_once_take_the_memory_of_few_answers() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_all_positions_of_a_large_group_for_many_at_once_take_the_memory_of_few_answers() -> None:
+    async with agent_bench(memory_budget_bytes=LEAST_BUDGET) as bench:
         topic = await bench.topic("large", 6_000)
         positions = [OffsetPosition(topic.topic_id, index, 1, 0, "") for index in range(topic.partitions)]
         commit = CommitOffsets(
@@ -338,13 +332,11 @@ def test_all_positions_of_a_large_group_for_many_at_once_take_the_memory_of_few_
         many = await peak_of(bench, [(ApiKey.OFFSET_FETCH, 8, request) for _ in range(20)])
         assert many < 6 * one
 
-    run(scenario, memory_budget_bytes=LEAST_BUDGET)
 
-
-def test_positions_of_two_groups_are_dropped_and_read_again_where_there_is_no_memory_for_both(
+async def test_positions_of_two_groups_are_dropped_and_read_again_where_there_is_no_memory_for_both(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench(memory_budget_bytes=64 * MIB) as bench:
         topic = await bench.topic("t", 10)
         positions = [OffsetPosition(topic.topic_id, index, 1, 0, "") for index in range(10)]
         commit = CommitOffsets(
@@ -372,5 +364,3 @@ def test_positions_of_two_groups_are_dropped_and_read_again_where_there_is_no_me
         others.release()
         await answer
         assert read == ["g", "g", "h"] and memory.used == 0
-
-    run(scenario, memory_budget_bytes=64 * MIB)

@@ -14,7 +14,7 @@ from sequencer.api.agents import AgentInfo, AgentRef, Member, Ring
 from sequencer.api.interface import Sequencer
 from sequencer.api.topics import BrokerConfigsRequest, Configs, Metadata, MetadataRequest, Topic
 from tailrace.kafka.messages import metadata as kafka
-from tests.support.agents import AgentBench, run
+from tests.support.agents import agent_bench
 
 CONFLUENT_PYTHON = "confluent-kafka-python/2.16.1-rdkafka-2.16.0"
 """As confluent-kafka 2.16.1 says it in ApiVersions."""
@@ -36,8 +36,8 @@ def test_departed_agents_are_remembered_until_they_return_up_to_a_limit() -> Non
     assert len(departed_of(many, ring_of(1))) == MAX_DEPARTED
 
 
-def test_only_librdkafka_gets_agents_that_have_left() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_only_librdkafka_gets_agents_that_have_left() -> None:
+    async with agent_bench() as bench:
         other = await bench.join("az-a", 2)
         await bench.services.catalog.refresh()
         await bench.sequencer.release_agent(AgentRef(other.broker_id, other.lease_epoch))
@@ -49,8 +49,6 @@ def test_only_librdkafka_gets_agents_that_have_left() -> None:
         mine = bench.identity.broker_id
         assert listed.pop(JAVA) == [mine]
         assert set(map(tuple, listed.values())) == {(mine, other.broker_id)}
-
-    run(scenario)
 
 
 def topic(number: int, name: str, partitions: int = 1) -> Topic:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
-from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -183,16 +182,8 @@ def framed(*bodies: bytes) -> bytes:
     return b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
 
 
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await scenario()
-
-    asyncio.run(whole())
-
-
-def test_frames_are_the_same_however_the_bytes_are_cut() -> None:
-    async def scenario() -> None:
+async def test_frames_are_the_same_however_the_bytes_are_cut() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         bodies = [b"a", b"bb" * 400, b"c" * 20_000, b"d", b"e" * LARGE, b"f"]
         for at_once in (1 << 30, 16_384, 4_999, 7):
             line = Line()
@@ -204,11 +195,9 @@ def test_frames_are_the_same_however_the_bytes_are_cut() -> None:
             line.connection.abort()
             await settle()
 
-    run(scenario)
 
-
-def test_a_frame_whose_size_is_cut_between_reads_waits_for_its_rest() -> None:
-    async def scenario() -> None:
+async def test_a_frame_whose_size_is_cut_between_reads_waits_for_its_rest() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         line = Line()
         for byte in framed(b"hello"):
             assert line.seen == []
@@ -216,11 +205,9 @@ def test_a_frame_whose_size_is_cut_between_reads_waits_for_its_rest() -> None:
         await settle()
         assert line.transport.sent == [b"<hello>"]
 
-    run(scenario)
 
-
-def test_sizes_out_of_bounds_close_before_a_byte_is_allocated() -> None:
-    async def scenario() -> None:
+async def test_sizes_out_of_bounds_close_before_a_byte_is_allocated() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         for size in (200_001, 2**31 - 1, -1, 0, -(2**31)):
             line = Line()
             line.feed(size.to_bytes(4, "big", signed=True))
@@ -228,11 +215,9 @@ def test_sizes_out_of_bounds_close_before_a_byte_is_allocated() -> None:
             assert line.transport.closed and line.lost == [line.connection]
             assert line.budget.used == 0 and line.seen == []
 
-    run(scenario)
 
-
-def test_a_declared_size_is_charged_nothing_before_the_first_bytes_are_there() -> None:
-    async def scenario() -> None:
+async def test_a_declared_size_is_charged_nothing_before_the_first_bytes_are_there() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         budget = MemoryBudget(16 << 20)
         lines = [Line(budget, max_frame=10 << 20) for _ in range(100)]
         for line in lines:
@@ -245,11 +230,9 @@ def test_a_declared_size_is_charged_nothing_before_the_first_bytes_are_there() -
         await settle()
         assert budget.used == 0
 
-    run(scenario)
 
-
-def test_a_frame_waits_for_the_budget_whatever_its_size_and_reading_stops_meanwhile() -> None:
-    async def scenario() -> None:
+async def test_a_frame_waits_for_the_budget_whatever_its_size_and_reading_stops_meanwhile() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         for size in (100, LARGE):
             line = Line()
             body = PRODUCE + b"x" * (size - 2)
@@ -269,11 +252,9 @@ def test_a_frame_waits_for_the_budget_whatever_its_size_and_reading_stops_meanwh
             await settle()
             assert line.budget.used == line.budget.largest
 
-    run(scenario)
 
-
-def test_many_connections_with_many_requests_in_flight_stay_within_the_budget_and_all_are_served() -> None:
-    async def scenario() -> None:
+async def test_many_connections_with_many_requests_stay_within_the_budget_and_all_are_served() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         budget = MemoryBudget(16 << 20)
         lines = [Line(budget) for _ in range(40)]
         sent = memoryview(framed(*[PRODUCE + b"%02d" % number + b"x" * 60_000 for number in range(64)]))
@@ -292,11 +273,9 @@ def test_many_connections_with_many_requests_in_flight_stay_within_the_budget_an
             answered = sum(b"".join(line.transport.sent).count(b"stored") for line in lines)
         assert budget.used == 0
 
-    run(scenario)
 
-
-def test_requests_that_are_decoded_into_objects_are_charged_for_them() -> None:
-    async def scenario() -> None:
+async def test_requests_that_are_decoded_into_objects_are_charged_for_them() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         line = Line()
         line.hold.clear()
         line.feed(framed(b"\0\3" + b"x" * 998))
@@ -314,11 +293,9 @@ def test_requests_that_are_decoded_into_objects_are_charged_for_them() -> None:
         await settle()
         assert refused.transport.closed and refused.budget.used == 0
 
-    run(scenario)
 
-
-def test_a_connection_lost_gives_its_bytes_back() -> None:
-    async def scenario() -> None:
+async def test_a_connection_lost_gives_its_bytes_back() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         line = Line()
         waiting = Line(line.budget)
         line.feed(framed(b"later 1") + framed(PRODUCE + bytes(LARGE))[: FIRST_BYTES + 4])
@@ -338,11 +315,9 @@ def test_a_connection_lost_gives_its_bytes_back() -> None:
         assert line.budget.used == 0
         assert line.transport.sent == []
 
-    run(scenario)
 
-
-def test_answers_that_are_not_taken_are_counted_and_no_more_are_made_while_the_budget_is_exceeded() -> None:
-    async def scenario() -> None:
+async def test_answers_not_taken_are_counted_and_no_more_are_made_while_the_budget_is_exceeded() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         line = Line()
         line.connection.pause_writing()
         line.feed(framed(b"one"))
@@ -359,11 +334,9 @@ def test_answers_that_are_not_taken_are_counted_and_no_more_are_made_while_the_b
         await settle()
         assert line.budget.used == 0
 
-    run(scenario)
 
-
-def test_reading_stops_while_many_frames_wait() -> None:
-    async def scenario() -> None:
+async def test_reading_stops_while_many_frames_wait() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         line = Line()
         line.hold.clear()
         line.feed(framed(*[b"%d" % number for number in range(MAX_QUEUED_FRAMES + 1)]))
@@ -374,11 +347,9 @@ def test_reading_stops_while_many_frames_wait() -> None:
         assert not line.transport.is_paused
         assert len(line.transport.sent) == MAX_QUEUED_FRAMES + 1
 
-    run(scenario)
 
-
-def test_few_of_very_many_requests_in_one_read_wait_and_none_is_lost() -> None:
-    async def scenario() -> None:
+async def test_few_of_very_many_requests_in_one_read_wait_and_none_is_lost() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         for tries_at_once in (True, False):
             line = Line(tries_at_once=tries_at_once)
             line.hold.clear()
@@ -394,11 +365,9 @@ def test_few_of_very_many_requests_in_one_read_wait_and_none_is_lost() -> None:
             assert line.seen == bodies
             assert not line.transport.is_paused and line.budget.used == 0
 
-    run(scenario)
 
-
-def test_requests_in_flight_are_bounded() -> None:
-    async def scenario() -> None:
+async def test_requests_in_flight_are_bounded() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         line = Line(max_inflight=2)
         line.feed(framed(*[b"later %d" % number for number in range(9)]))
         await settle()
@@ -409,11 +378,9 @@ def test_requests_in_flight_are_bounded() -> None:
             await settle()
         assert len(line.transport.sent) == 9
 
-    run(scenario)
 
-
-def test_replies_leave_in_the_order_of_their_requests() -> None:
-    async def scenario() -> None:
+async def test_replies_leave_in_the_order_of_their_requests() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         line = Line()
         line.feed(framed(b"later 1", b"silent", b"two", b"later 3", b"four"))
         await settle()
@@ -426,11 +393,9 @@ def test_replies_leave_in_the_order_of_their_requests() -> None:
         await settle()
         assert line.transport.sent == [b"1", b"<two>", b"3", b"<four>"]
 
-    run(scenario)
 
-
-def test_requests_handled_at_once_keep_their_place_between_those_that_wait() -> None:
-    async def scenario() -> None:
+async def test_requests_handled_at_once_keep_their_place_between_those_that_wait() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         line = Line(tries_at_once=True)
         line.feed(framed(b"one", b"later 2"))
         assert line.seen == [b"one", b"later 2"], "no turn of the loop was needed"
@@ -444,11 +409,9 @@ def test_requests_handled_at_once_keep_their_place_between_those_that_wait() -> 
         assert line.transport.sent == [b"<one>", b"2", b"<waits 3>", b"<four>", b"<five>"]
         assert line.budget.used == 0
 
-    run(scenario)
 
-
-def test_answers_that_leave_together_are_counted_no_more() -> None:
-    async def scenario() -> None:
+async def test_answers_that_leave_together_are_counted_no_more() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         line = Line(tries_at_once=True)
         line.feed(framed(b"later", b"made", b"made", b"later 2"))
         assert not line.transport.sent
@@ -458,11 +421,9 @@ def test_answers_that_leave_together_are_counted_no_more() -> None:
         assert b"".join(line.transport.sent) == b"firstmademadelast"
         assert line.budget.used == 0 and line.connection.deferred == 0
 
-    run(scenario)
 
-
-def test_requests_handled_at_once_stay_within_the_bounds_of_a_connection() -> None:
-    async def scenario() -> None:
+async def test_requests_handled_at_once_stay_within_the_bounds_of_a_connection() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         line = Line(max_inflight=2, tries_at_once=True)
         line.feed(framed(*[b"later %d" % number for number in range(9)]))
         assert len(line.seen) == 3
@@ -476,11 +437,9 @@ def test_requests_handled_at_once_stay_within_the_bounds_of_a_connection() -> No
         slow.feed(framed(b"large 1", b"large 2", b"large 3"))
         assert slow.seen == [b"large 1", b"large 2"]
 
-    run(scenario)
 
-
-def test_a_closing_reply_at_once_is_the_last_though_more_has_come() -> None:
-    async def scenario() -> None:
+async def test_a_closing_reply_at_once_is_the_last_though_more_has_come() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         line = Line(tries_at_once=True)
         line.feed(framed(b"later 1", b"close", b"never", b"waits never"))
         await settle()
@@ -490,11 +449,9 @@ def test_a_closing_reply_at_once_is_the_last_though_more_has_come() -> None:
         assert line.transport.sent == [b"1", b"bye"] and line.transport.closed
         assert line.seen == [b"later 1", b"close"] and line.budget.used == 0
 
-    run(scenario)
 
-
-def test_writing_waits_for_a_slow_reader() -> None:
-    async def scenario() -> None:
+async def test_writing_waits_for_a_slow_reader() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         line = Line()
         line.connection.pause_writing()
         line.feed(framed(b"one", b"two"))
@@ -504,11 +461,9 @@ def test_writing_waits_for_a_slow_reader() -> None:
         await settle()
         assert line.transport.sent == [b"<one>", b"<two>"]
 
-    run(scenario)
 
-
-def test_through_tls_an_answer_leaves_in_pieces_and_a_client_that_takes_them_slowly_is_not_stuck() -> None:
-    async def scenario() -> None:
+async def test_through_tls_an_answer_leaves_in_pieces_and_a_slow_client_is_not_stuck() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         line = Line(is_tls=True)
         line.feed(framed(b"large"))
         await settle()
@@ -528,11 +483,9 @@ def test_through_tls_an_answer_leaves_in_pieces_and_a_client_that_takes_them_slo
         await settle()
         assert line.released == [b"large", b"large 2"]
 
-    run(scenario)
 
-
-def test_an_answer_that_leaves_through_tls_is_whole_when_its_connection_is_closed() -> None:
-    async def scenario() -> None:
+async def test_an_answer_that_leaves_through_tls_is_whole_when_its_connection_is_closed() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         line = Line(is_tls=True)
         line.feed(framed(b"large"))
         await settle()
@@ -541,11 +494,9 @@ def test_an_answer_that_leaves_through_tls_is_whole_when_its_connection_is_close
         assert b"".join(line.transport.sent) == b"L" * 3_000_000
         assert line.transport.closed
 
-    run(scenario)
 
-
-def test_a_closing_reply_is_sent_and_is_the_last() -> None:
-    async def scenario() -> None:
+async def test_a_closing_reply_is_sent_and_is_the_last() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         line = Line()
         line.feed(framed(b"one", b"close", b"never"))
         await settle()
@@ -554,11 +505,9 @@ def test_a_closing_reply_is_sent_and_is_the_last() -> None:
         assert b"never" not in line.seen
         assert line.budget.used == 0
 
-    run(scenario)
 
-
-def test_memory_that_is_granted_after_the_last_request_is_given_back() -> None:
-    async def scenario() -> None:
+async def test_memory_that_is_granted_after_the_last_request_is_given_back() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         line = Line()
         line.feed(framed(b"later 1", b"close"))
         line.budget.count(line.budget.limit)
@@ -572,11 +521,9 @@ def test_memory_that_is_granted_after_the_last_request_is_given_back() -> None:
         await settle()
         assert line.transport.closed and line.budget.used == 0
 
-    run(scenario)
 
-
-def test_a_deferred_answer_that_fails_ends_the_connection() -> None:
-    async def scenario() -> None:
+async def test_a_deferred_answer_that_fails_ends_the_connection() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         line = Line()
         line.feed(framed(b"later 1", b"two"))
         await settle()
@@ -586,11 +533,9 @@ def test_a_deferred_answer_that_fails_ends_the_connection() -> None:
         assert line.transport.sent == []
         assert line.budget.used == 0
 
-    run(scenario)
 
-
-def test_a_drained_connection_answers_what_was_read_and_closes() -> None:
-    async def scenario() -> None:
+async def test_a_drained_connection_answers_what_was_read_and_closes() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         line = Line()
         line.feed(framed(b"later 1", b"two") + b"\0\0")
         await settle()
@@ -602,11 +547,9 @@ def test_a_drained_connection_answers_what_was_read_and_closes() -> None:
         assert line.transport.sent == [b"1", b"<two>"]
         assert line.transport.closed
 
-    run(scenario)
 
-
-def test_a_client_that_takes_no_answers_gets_no_more_handled_and_gives_back_what_it_held() -> None:
-    async def scenario() -> None:
+async def test_a_client_that_takes_no_answers_gets_no_more_handled_and_gives_back_what_it_held() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         line = Line()
         line.connection.pause_writing()
         line.feed(framed(b"large 1", b"large 2", b"large 3", b"large 4"))
@@ -624,11 +567,10 @@ def test_a_client_that_takes_no_answers_gets_no_more_handled_and_gives_back_what
         await settle()
         assert line.released[-2:] == [b"large 5", b"large 6"]
 
-    run(scenario)
 
+async def test_connections_idle_or_stuck_for_too_long_are_closed() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
 
-def test_connections_idle_or_stuck_for_too_long_are_closed() -> None:
-    async def scenario() -> None:
         def staleness(line: Line, seconds: float) -> str | None:
             line.now = seconds
             return line.connection.staleness(idle_seconds=600, stalled_seconds=60)
@@ -663,11 +605,10 @@ def test_connections_idle_or_stuck_for_too_long_are_closed() -> None:
         for line in (idle, waiting, deaf, muted):
             line.connection.abort()
 
-    run(scenario)
 
+async def test_a_slow_client_is_closed_while_others_wait_for_memory() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
 
-def test_a_slow_client_is_closed_while_others_wait_for_memory() -> None:
-    async def scenario() -> None:
         def staleness(line: Line, seconds: float, **pressure: bool) -> str | None:
             line.now = seconds
             return line.connection.staleness(600, 60, MemoryPressure(**pressure))
@@ -702,11 +643,9 @@ def test_a_slow_client_is_closed_while_others_wait_for_memory() -> None:
             line.connection.abort()
         await settle()
 
-    run(scenario)
 
-
-def test_only_those_who_hold_the_kind_of_memory_that_others_wait_for_are_in_their_way() -> None:
-    async def scenario() -> None:
+async def test_only_those_who_hold_the_kind_of_memory_that_others_wait_for_are_in_their_way() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         late = PRESSURE_SECONDS + 4
         for asked, wanted, other in (
             (b"large", {"answers": True}, {"records": True}),
@@ -724,11 +663,9 @@ def test_only_those_who_hold_the_kind_of_memory_that_others_wait_for_are_in_thei
             deaf.connection.abort()
             await settle()
 
-    run(scenario)
 
-
-def test_an_answer_that_cannot_be_written_yet_is_not_taken_slowly() -> None:
-    async def scenario() -> None:
+async def test_an_answer_that_cannot_be_written_yet_is_not_taken_slowly() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         line = Line()
         everybody = MemoryPressure(requests=True, records=True, answers=True)
         line.feed(framed(b"later", b"large"))
@@ -746,11 +683,9 @@ def test_an_answer_that_cannot_be_written_yet_is_not_taken_slowly() -> None:
         line.connection.abort()
         await settle()
 
-    run(scenario)
 
-
-def test_a_drain_sends_the_answer_that_is_being_made_though_its_client_is_muted() -> None:
-    async def scenario() -> None:
+async def test_a_drain_sends_the_answer_that_is_being_made_though_its_client_is_muted() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         line = Line()
         line.hold.clear()
         line.feed(framed(b"stored", b"waits while muted"))
@@ -764,19 +699,15 @@ def test_a_drain_sends_the_answer_that_is_being_made_though_its_client_is_muted(
         assert line.transport.sent == [b"<stored>"] and line.seen == [b"stored"]
         assert line.transport.closed and line.budget.used == 0
 
-    run(scenario)
 
-
-def test_a_drain_does_not_wait_until_a_client_is_unmuted() -> None:
-    async def scenario() -> None:
+async def test_a_drain_does_not_wait_until_a_client_is_unmuted() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         line = Line()
         line.connection.mute(1e9, asyncio.Event().wait)
         await settle()
         line.connection.drain()
         await settle()
         assert line.transport.closed and line.budget.used == 0
-
-    run(scenario)
 
 
 def full() -> LoopPasses:
@@ -786,8 +717,8 @@ def full() -> LoopPasses:
     return passes
 
 
-def test_a_request_waits_for_a_pass_of_the_loop_and_is_answered_though_its_connection_is_drained() -> None:
-    async def scenario() -> None:
+async def test_a_request_waits_for_a_pass_of_the_loop_and_is_answered_though_it_drains() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         line = Line(passes=full())
         line.feed(framed(b"one", b"two"))
         line.connection.drain()
@@ -796,11 +727,9 @@ def test_a_request_waits_for_a_pass_of_the_loop_and_is_answered_though_its_conne
         assert line.transport.sent == [b"<one>", b"<two>"]
         assert line.transport.closed
 
-    run(scenario)
 
-
-def test_a_request_that_waits_for_a_pass_of_the_loop_ends_with_its_connection() -> None:
-    async def scenario() -> None:
+async def test_a_request_that_waits_for_a_pass_of_the_loop_ends_with_its_connection() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         passes = full()
         gone, other = Line(passes=passes), Line(passes=passes)
         gone.feed(framed(b"one", b"two"))
@@ -812,11 +741,9 @@ def test_a_request_that_waits_for_a_pass_of_the_loop_ends_with_its_connection() 
         assert other.transport.sent == [b"<three>"]
         assert not passes.is_waited_for
 
-    run(scenario)
 
-
-def test_immediate_requests_fill_a_pass_of_the_loop_and_the_rest_waits_in_order() -> None:
-    async def scenario() -> None:
+async def test_immediate_requests_fill_a_pass_of_the_loop_and_the_rest_waits_in_order() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         passes, order, step = LoopPasses(), list[bytes](), PASS_SECONDS / 10
         lines = [Timed(step, order, tries_at_once=True, passes=passes) for _ in range(100)]
         for number, line in enumerate(lines):
@@ -832,11 +759,9 @@ def test_immediate_requests_fill_a_pass_of_the_loop_and_the_rest_waits_in_order(
         assert all(line.transport.sent == [b"<%s>" % said[:8] for said in line.seen] for line in lines)
         assert lines[0].budget.used == 0 and not passes.is_waited_for
 
-    run(scenario)
 
-
-def test_while_others_wait_for_a_pass_of_the_loop_a_connection_has_one_request_in_turn() -> None:
-    async def scenario() -> None:
+async def test_while_others_wait_for_a_pass_of_the_loop_a_connection_has_one_request_in_turn() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         passes, order = full(), list[bytes]()
         many, other, third = (Line(passes=passes) for _ in range(3))
         many.seen = other.seen = third.seen = order
@@ -847,19 +772,15 @@ def test_while_others_wait_for_a_pass_of_the_loop_a_connection_has_one_request_i
         assert order == [b"a", b"x", b"y", b"b", b"c"]
         assert many.transport.sent == [b"<a>", b"<b>", b"<c>"]
 
-    run(scenario)
 
-
-def test_an_idle_connection_closes_at_once_when_drained() -> None:
-    async def scenario() -> None:
+async def test_an_idle_connection_closes_at_once_when_drained() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         line = Line()
         await settle()
         assert line.connection.is_idle
         line.connection.drain()
         await settle()
         assert line.transport.closed and line.lost == [line.connection]
-
-    run(scenario)
 
 
 async def test_an_idle_connection_takes_less_than_two_kib() -> None:
@@ -905,8 +826,8 @@ async def test_an_idle_connection_takes_less_than_two_kib() -> None:
     assert after - before < 2_048 * len(connections)
 
 
-def test_a_client_with_many_small_requests_in_one_read_leaves_others_their_turns() -> None:
-    async def scenario() -> None:
+async def test_a_client_with_many_small_requests_in_one_read_leaves_others_their_turns() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         for tries_at_once in (True, False):
             greedy, other = Line(tries_at_once=tries_at_once), Line(tries_at_once=tries_at_once)
             handled_before: list[int] = []
@@ -925,5 +846,3 @@ def test_a_client_with_many_small_requests_in_one_read_leaves_others_their_turns
             assert len(greedy.seen) == 1_000 and len(other.seen) == 301
             between = [after - before for before, after in pairwise([0, *handled_before])]
             assert max(between) <= 2 * REQUESTS_IN_A_TURN  # those of the read, and those that wait
-
-    run(scenario)

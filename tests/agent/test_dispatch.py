@@ -24,7 +24,7 @@ from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.api_versions import ApiVersionsRequest
 from tailrace.kafka.messages.metadata import MetadataRequest
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tests.support.agents import AgentBench, connection, made, run
+from tests.support.agents import AgentBench, agent_bench, connection, made
 
 
 def frame(api: int, version: int, body: bytes = b"", correlation_id: int = 9) -> memoryview:
@@ -41,8 +41,10 @@ def body_of(reply: Reply) -> memoryview:
 
 
 @pytest.mark.parametrize("version", [5, 99, -1])
-def test_an_unknown_version_of_api_versions_is_answered_in_version_0_with_error_35(version: int) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_unknown_version_of_api_versions_is_answered_in_version_0_with_error_35(
+    version: int,
+) -> None:
+    async with agent_bench() as bench:
         reply = await dispatched(bench, frame(ApiKey.API_VERSIONS, version, b"\0\x04xyz\x04abc\0"))
         assert not reply.close
         correlation_id, response = decode_response(ApiKey.API_VERSIONS, 0, body_of(reply))
@@ -50,11 +52,9 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0_with_error_
         assert response.error_code == 35
         assert [(row.api_key, row.min_version, row.max_version) for row in response.api_keys] == [(18, 0, 4)]
 
-    run(scenario)
 
-
-def test_api_versions_lists_what_has_a_handler_and_remembers_the_software() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_api_versions_lists_what_has_a_handler_and_remembers_the_software() -> None:
+    async with agent_bench() as bench:
         client = connection()
         request = ApiVersionsRequest(client_software_name="probe", client_software_version="1.2")
         sent = b"".join(encode_request(1, ApiKey.API_VERSIONS, 3, request))
@@ -64,8 +64,6 @@ def test_api_versions_lists_what_has_a_handler_and_remembers_the_software() -> N
             int(key) for key in HANDLERS.keys() - OF_TELEMETRY
         }
         assert client.client_software == "probe/1.2"
-
-    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -83,16 +81,16 @@ def test_api_versions_lists_what_has_a_handler_and_remembers_the_software() -> N
         (memoryview(b"GET / HTTP/1.1\r\n\r\n"), "MalformedRequest"),
     ],
 )
-def test_an_unreadable_request_closes_the_connection_and_is_counted(sent: memoryview, kind: str) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_unreadable_request_closes_the_connection_and_is_counted(
+    sent: memoryview, kind: str
+) -> None:
+    async with agent_bench() as bench:
         reply = await dispatched(bench, sent)
         assert reply.close and reply.parts is None
         counted = bench.services.telemetry.registry.get_sample_value(
             "tailrace_bad_requests_total", {"kind": kind}
         )
         assert counted == 1
-
-    run(scenario)
 
 
 def test_every_declared_api_has_a_handler() -> None:
@@ -112,30 +110,28 @@ async def _late_bug(services: Services, context: RequestContext, request: Any) -
     return deferred
 
 
-def test_an_unforeseen_error_closes_the_connection_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unforeseen_error_closes_the_connection_and_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(HANDLERS, ApiKey.METADATA, _bug)
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         sent = memoryview(b"".join(encode_request(1, ApiKey.METADATA, 1, MetadataRequest())))[4:]
         assert (await dispatched(bench, sent)).close
         assert failures(bench) == 1
 
-    run(scenario)
 
-
-def test_an_unforeseen_error_of_a_deferred_answer_is_counted_and_reaches_the_connection(
+async def test_an_unforeseen_error_of_a_deferred_answer_is_counted_and_reaches_the_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(HANDLERS, ApiKey.METADATA, _late_bug)
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         sent = memoryview(b"".join(encode_request(1, ApiKey.METADATA, 1, MetadataRequest())))[4:]
         reply = await dispatched(bench, sent)
         assert not reply.is_made and not reply.close
         assert await made(reply) is None and reply.close
         assert failures(bench) == 1
-
-    run(scenario)
 
 
 def failures(bench: AgentBench) -> float | None:
@@ -145,13 +141,13 @@ def failures(bench: AgentBench) -> float | None:
 
 
 @pytest.mark.parametrize(("version", "is_closed"), [(13, False), (12, True)])
-def test_a_sequencer_that_is_away_is_answered_where_the_response_can_say_so(
+async def test_a_sequencer_that_is_away_is_answered_where_the_response_can_say_so(
     version: int, is_closed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(services: Services, context: RequestContext, request: Any) -> Any:
         raise SequencerUnavailable("away (by the test)")
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         monkeypatch.setitem(HANDLERS, ApiKey.METADATA, away)
         sent = b"".join(encode_request(1, ApiKey.METADATA, version, MetadataRequest(topics=None)))
         reply = await dispatched(bench, memoryview(sent)[4:])
@@ -160,12 +156,10 @@ def test_a_sequencer_that_is_away_is_answered_where_the_response_can_say_so(
             _, response = decode_response(ApiKey.METADATA, version, body_of(reply))
             assert response.error_code == ErrorCode.REQUEST_TIMED_OUT
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("api", [38, 39, 40, 41])
-def test_delegation_tokens_are_refused_as_by_a_kafka_without_them(api: int) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_delegation_tokens_are_refused_as_by_a_kafka_without_them(api: int) -> None:
+    async with agent_bench() as bench:
         bench.services.clients = ClientSecurity()
         spec = APIS[api]
         for version in range(spec.served.first, spec.served.last + 1):
@@ -180,11 +174,9 @@ def test_delegation_tokens_are_refused_as_by_a_kafka_without_them(api: int) -> N
                 _, response = decode_response(api, version, body_of(reply))
                 assert response.error_code == code
 
-    run(scenario)
-
 
 @pytest.mark.parametrize(("partitions", "record_bytes", "is_long"), [(1, 400_000, False), (5_000, 1, True)])
-def test_a_produce_request_is_long_by_its_elements_and_not_by_its_records(
+async def test_a_produce_request_is_long_by_its_elements_and_not_by_its_records(
     monkeypatch: pytest.MonkeyPatch, partitions: int, record_bytes: int, is_long: bool
 ) -> None:
     batch = memoryview(encode_batch([NewRecord(None, bytes(record_bytes))], timestamps=[1_700_000_000_000]))
@@ -201,8 +193,6 @@ def test_a_produce_request_is_long_by_its_elements_and_not_by_its_records(
 
     monkeypatch.setattr(LongWork, "shared", shared)
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         await dispatched(bench, sent)
         assert seen == [is_long]
-
-    run(scenario)

@@ -32,7 +32,7 @@ from tailrace.kafka.messages.offset_commit import (
 from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from tailrace.kafka.schema import Entity, Field, MessageType, Wire, fields_of
 from tailrace.tenants import Tenant
-from tests.support.agents import AgentBench, connection, made, run
+from tests.support.agents import AgentBench, agent_bench, connection, made, run
 from tests.support.short_turns import HELD_SECONDS
 from tests.support.turns import least_of_three, measured_turns
 
@@ -143,14 +143,14 @@ def test_a_request_of_20_000_elements_of_one_name_leaves_the_loop_to_others(key:
 @pytest.mark.parametrize(
     "key", [ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.PRODUCE, ApiKey.DELETE_RECORDS]
 )
-def test_however_many_topics_of_a_request_are_unknown_the_sequencer_is_asked_for_them_once(
+async def test_however_many_topics_of_a_request_are_unknown_the_sequencer_is_asked_for_them_once(
     key: ApiKey,
 ) -> None:
     spec = APIS[key]
     version = spec.served.last
     path = next(path for path in arrays(spec.request, version) if path[-1] in ("topics", "topic_data"))
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         filled = Filled(version, path, 500, UUID(int=9)).request(spec.request, path)
         asked = 0
         metadata = bench.sequencer.inner.metadata
@@ -163,8 +163,6 @@ def test_however_many_topics_of_a_request_are_unknown_the_sequencer_is_asked_for
         bench.sequencer.inner.metadata = counted  # type: ignore[method-assign]
         await bench.until(asyncio.create_task(bench.ask(key, version, filled)))
         assert 1 <= asked <= 2, "for the request, and for what has changed since"
-
-    run(scenario)
 
 
 LONG = pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from tailrace.kafka.messages.offset_commit import (
 )
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.agent.test_produce_fast_path import VERSION, Client, idempotent
-from tests.support.agents import AgentBench, batch, codes, run, settle
+from tests.support.agents import AgentBench, agent_bench, batch, codes, run, settle
 from tests.support.frames import frames_of
 from tests.support.short_turns import asked_together
 from tests.support.turns import least_of_three
@@ -155,10 +155,10 @@ def produce_many(records: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("is_lost_between_parts", [False, True])
-def test_a_lost_connections_long_request_is_charged_until_its_batches_are_stored(
+async def test_a_lost_connections_long_request_is_charged_until_its_batches_are_stored(
     monkeypatch: pytest.MonkeyPatch, is_lost_between_parts: bool
 ) -> None:
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         await bench.topic(partitions=MANY)
         client = Client(bench)
         bench.sequencer.may_commit.clear()
@@ -182,11 +182,9 @@ def test_a_lost_connections_long_request_is_charged_until_its_batches_are_stored
         await settle(200)
         assert client.budget.used == 0
 
-    run(scenario)
 
-
-def test_a_long_request_that_waits_for_the_one_behind_it_is_no_hindrance_to_that() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_long_request_that_waits_for_the_one_behind_it_is_no_hindrance_to_that() -> None:
+    async with agent_bench() as bench:
         await bench.topic(partitions=MANY)
         client = Client(bench)
         client.feed(produce_many(idempotent(1)) + produce_many(idempotent(0)))
@@ -197,5 +195,3 @@ def test_a_long_request_that_waits_for_the_one_behind_it_is_no_hindrance_to_that
             for frame in frames_of(b"".join(client.transport.sent))
         ]
         assert [codes(each.partition_responses) for each in answers] == [[0] * MANY] * 2
-
-    run(scenario)

@@ -14,7 +14,7 @@ from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTop
 from tailrace.kafka.messages.metadata import MetadataRequest
 from tests.agent.test_connection import Transport
 from tests.agent.test_produce_fast_path import Client, produce
-from tests.support.agents import AgentBench, batch, run, settle
+from tests.support.agents import AgentBench, agent_bench, batch, settle
 from tests.support.faulty_store import FaultPlan, Faults
 
 MANY = range(1, 40)
@@ -135,10 +135,10 @@ def happen(bench: AgentBench, clients: list[Sender], luck: random.Random) -> str
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_all_memory_is_given_back(seed: int) -> None:
+async def test_all_memory_is_given_back(seed: int) -> None:
     luck = random.Random(seed)
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench(memory_budget_bytes=16 << 20, max_rows_per_second=1e6, **SHORT_DEADLINES) as bench:
         await bench.topic("t", 45)
         await bench.topic("async", 45, tailrace_flush="async")
         services = bench.services
@@ -168,5 +168,3 @@ def test_all_memory_is_given_back(seed: int) -> None:
         }
         assert not any(held.values()), held
         assert not bench.memory.is_contended and not services.fetch_memory.is_contended
-
-    run(scenario, memory_budget_bytes=16 << 20, max_rows_per_second=1e6, **SHORT_DEADLINES)

@@ -28,7 +28,7 @@ from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest
 from tailrace.quotas import QuotaEntity
 from tailrace.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tests.agent.test_connection import Transport
-from tests.support.agents import PROMPT, AgentBench, batch, run, settle
+from tests.support.agents import PROMPT, AgentBench, agent_bench, batch, settle
 from tests.support.frames import frames_of
 
 VERSION = 9
@@ -149,8 +149,8 @@ def test_whatever_is_sent_is_answered_and_stored_as_if_each_request_was_looked_a
     assert asyncio.run(outcome(Dispatcher)) == asyncio.run(outcome(Ordinary))
 
 
-def test_requests_that_arrive_together_are_counted_stored_and_answered_in_order() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_requests_that_arrive_together_are_counted_stored_and_answered_in_order() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         client = Client(bench)
         await client.learn()
@@ -168,11 +168,9 @@ def test_requests_that_arrive_together_are_counted_stored_and_answered_in_order(
         assert requests == 12
         assert client.budget.used == 0
 
-    run(scenario)
 
-
-def test_answers_that_are_made_together_leave_in_one_write() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_answers_that_are_made_together_leave_in_one_write() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         client = Client(bench)
         await client.learn()
@@ -180,11 +178,9 @@ def test_answers_that_are_made_together_leave_in_one_write() -> None:
         await bench.advance(0.5)
         assert len(client.answers()) == 8 and len(client.transport.sent) <= 2
 
-    run(scenario)
 
-
-def test_stored_batches_do_not_change_when_the_shared_buffer_is_reused() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_stored_batches_do_not_change_when_the_shared_buffer_is_reused() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         client = Client(bench)
         await client.learn()
@@ -202,22 +198,18 @@ def test_stored_batches_do_not_change_when_the_shared_buffer_is_reused() -> None
         )
         assert objects.count(b"first" * 20) == 1 and objects.count(b"other" * 20) == 1
 
-    run(scenario)
 
-
-def test_each_batch_of_a_version_that_has_no_zstd_is_looked_at() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_each_batch_of_a_version_that_has_no_zstd_is_looked_at() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         client = Client(bench)
         client.feed(produce(version=FIRST_ZSTD_VERSION - 1) * 2)
         await bench.advance(0.2)
         assert client.connection.fast_path is None and client.transport.sent
 
-    run(scenario)
 
-
-def test_cached_decisions_are_made_again_when_the_topic_changes() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_cached_decisions_are_made_again_when_the_topic_changes() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         client = Client(bench)
         await client.learn()
@@ -231,11 +223,9 @@ def test_cached_decisions_are_made_again_when_the_topic_changes() -> None:
         assert client.answers()[1:] == [(0, 0)], "batch has keys"
         assert client.connection.fast_path is None, "each record of a compacted topic is looked into"
 
-    run(scenario)
 
-
-def test_a_quota_that_is_set_meanwhile_holds_for_the_next_request() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_quota_that_is_set_meanwhile_holds_for_the_next_request() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         client = Client(bench)
         await client.learn()
@@ -248,11 +238,9 @@ def test_a_quota_that_is_set_meanwhile_holds_for_the_next_request() -> None:
         await bench.advance(1)
         assert client.connection.muted_until > 0
 
-    run(scenario)
 
-
-def test_an_agent_that_is_leaving_sends_the_next_request_away() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_agent_that_is_leaving_sends_the_next_request_away() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         client = Client(bench)
         await client.learn()
@@ -261,11 +249,9 @@ def test_an_agent_that_is_leaving_sends_the_next_request_away() -> None:
         await bench.advance(1)
         assert client.answers() == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
 
-    run(scenario)
 
-
-def test_an_agent_that_joins_has_the_next_request_sent_away() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_agent_that_joins_has_the_next_request_sent_away() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         client = Client(bench)
         await client.learn()
@@ -277,15 +263,13 @@ def test_an_agent_that_joins_has_the_next_request_sent_away() -> None:
         await bench.advance(1)
         assert client.answers() == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
 
-    run(scenario)
 
-
-def test_a_right_that_is_taken_away_is_missed_by_the_next_request() -> None:
+async def test_a_right_that_is_taken_away_is_missed_by_the_next_request() -> None:
     may_write = Acl(
         ResourceType.TOPIC, "t", PatternType.LITERAL, "User:bob", "*", Operation.WRITE, Permission.ALLOW
     )
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         acls = [AclIndex([may_write])]
         client = Client(bench, Dispatcher(bench.services, GUARDED, GUARDED_AT_ONCE))
@@ -296,12 +280,10 @@ def test_a_right_that_is_taken_away_is_missed_by_the_next_request() -> None:
         await bench.advance(1)
         assert client.answers() == [(ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1)]
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("at_most", [64 << 10])
-def test_requests_beyond_the_memory_wait_and_all_is_given_back(at_most: int) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_requests_beyond_the_memory_wait_and_all_is_given_back(at_most: int) -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         client = Client(bench, budget=at_most)
         await client.learn()
@@ -319,11 +301,9 @@ def test_requests_beyond_the_memory_wait_and_all_is_given_back(at_most: int) -> 
                 sent = sent[2_000:]
         assert len(client.answers()) == 40 and client.budget.used == 0
 
-    run(scenario)
 
-
-def test_a_connection_that_is_lost_gives_back_what_its_requests_hold() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_connection_that_is_lost_gives_back_what_its_requests_hold() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         client = Client(bench)
         await client.learn()
@@ -336,15 +316,13 @@ def test_a_connection_that_is_lost_gives_back_what_its_requests_hold() -> None:
         await bench.advance(1)
         assert client.budget.used == 0
 
-    run(scenario)
 
-
-def test_a_connection_that_has_ended_is_freed_with_all_that_was_kept_for_its_next_request() -> None:
+async def test_a_connection_that_has_ended_is_freed_with_all_that_was_kept_for_its_next_request() -> None:
     def connections() -> int:
         gc.collect()
         return sum(isinstance(thing, KafkaConnection) for thing in gc.get_objects())
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         before = connections()
         for _ in range(3):
@@ -354,8 +332,6 @@ def test_a_connection_that_has_ended_is_freed_with_all_that_was_kept_for_its_nex
             del client
         await bench.advance(1)
         assert connections() == before
-
-    run(scenario)
 
 
 class Answers:

@@ -24,7 +24,7 @@ from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTop
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.object_store.metered import MeteredStore
 from tailrace_cli.running.process_metrics import add_process_metrics
-from tests.support.agents import ALONE, AgentBench, batch, run
+from tests.support.agents import ALONE, AgentBench, agent_bench, batch
 
 PRICES = read_prices()
 
@@ -62,8 +62,8 @@ def counts(bench: AgentBench) -> ProcessCounts:
     return read_counts(bench.services.telemetry.registry.collect())
 
 
-def test_the_topics_bills_are_within_5_percent_of_what_the_store_was_asked_for() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_the_topics_bills_are_within_5_percent_of_what_the_store_was_asked_for() -> None:
+    async with agent_bench() as bench:
         large, small = await bench.topic("large"), await bench.topic("small")
         store = counted_store(bench)
         for _ in range(20):
@@ -85,11 +85,9 @@ def test_the_topics_bills_are_within_5_percent_of_what_the_store_was_asked_for()
         assert used["large"].gets > used["small"].gets > 0
         assert used["large"].sql_rows == 20 and used["small"].sql_rows == 21
 
-    run(scenario)
 
-
-def test_fetches_out_of_memory_cost_no_request() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_fetches_out_of_memory_cost_no_request() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         counted_store(bench)
         await produce(bench, {"t": 5_000})
@@ -97,11 +95,9 @@ def test_fetches_out_of_memory_cost_no_request() -> None:
         used = counts(bench).topics["t"]
         assert used.fetched_bytes == used.stored_bytes > 5_000 and used.missed_bytes == 0
 
-    run(scenario)
 
-
-def test_bytes_to_and_from_another_zone_are_counted_when_the_client_names_its_zone() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_bytes_to_and_from_another_zone_are_counted_when_the_client_names_its_zone() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         await produce(bench, {"t": 1_000})
         await fetch(bench, topic, "c,tailrace_az=az-a")
@@ -111,8 +107,6 @@ def test_bytes_to_and_from_another_zone_are_counted_when_the_client_names_its_zo
         assert counts(bench).topics["t"].cross_zone_bytes == stored / 2
         await fetch(bench, topic, "c,tailrace_az=az-b")
         assert counts(bench).topics["t"].cross_zone_bytes == 1.5 * stored
-
-    run(scenario)
 
 
 def test_a_scraped_page_says_the_same_as_the_registry() -> None:

@@ -56,7 +56,7 @@ from tailrace.kafka.messages.offset_fetch import (
 from tailrace.kafka.messages.share_group_describe import ShareGroupDescribeRequest
 from tailrace.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tailrace.turns import Turns, in_turns
-from tests.support.agents import AgentBench, batch, connection, run
+from tests.support.agents import AgentBench, agent_bench, batch, connection, run
 from tests.support.compaction import Log
 from tests.support.short_turns import HELD_SECONDS, asked_together
 from tests.support.turns import least_of_three, measured_turns
@@ -101,8 +101,8 @@ def test_a_fetch_of_1_000_partitions_of_small_batches_leaves_the_loop_to_others(
     run(scenario)
 
 
-def test_others_have_their_turns_while_a_consumer_of_everything_is_served() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_others_have_their_turns_while_a_consumer_of_everything_is_served() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic(partitions=PARTITIONS)
         log = Log(bench.sequencer.inner, bench.objects, bench.clock, topics={"t": topic})
         small = batch(b"x" * 10)
@@ -126,10 +126,8 @@ def test_others_have_their_turns_while_a_consumer_of_everything_is_served() -> N
         assert sum(len(each.partitions) for each in response.responses) == PARTITIONS
         assert turns_of_others >= 10
 
-    run(scenario)
 
-
-def test_ten_connections_with_long_requests_do_one_step_in_a_pass_of_the_loop(
+async def test_ten_connections_with_long_requests_do_one_step_in_a_pass_of_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     give, begun = Turns.give, 0
@@ -143,7 +141,7 @@ def test_ten_connections_with_long_requests_do_one_step_in_a_pass_of_the_loop(
     request = MetadataRequest(topics=[MetadataRequestTopic(name=f"n{each}") for each in range(20_000)])
     sent = memoryview(b"".join(encode_request(7, ApiKey.METADATA, 12, request)))[4:]
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench(auto_create_topics=False) as bench:
         dispatch = Dispatcher(bench.services)
         answering = asyncio.gather(*(dispatch(sent, connection()) for _ in range(10)))
         in_a_pass = []
@@ -154,8 +152,6 @@ def test_ten_connections_with_long_requests_do_one_step_in_a_pass_of_the_loop(
         assert max(in_a_pass) == 1
         assert sum(in_a_pass) >= 10 * 20
         await answering
-
-    run(scenario, auto_create_topics=False)
 
 
 @least_of_three

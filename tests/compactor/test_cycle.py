@@ -261,9 +261,7 @@ async def test_a_task_that_is_paused_until_its_sessions_prefix_is_collected_puts
         assert failure.reason.startswith("TookTooLong: ") and not failure.is_of_input
 
 
-async def test_a_compactor_that_was_paused_gives_its_tasks_no_time_beyond_what_it_knows_of_its_session() -> (
-    None
-):
+async def test_a_paused_compactor_gives_its_tasks_no_time_beyond_what_it_knows_of_its_session() -> None:
     async with opened() as (log, _, clock), held_lease(log.sequencer, clock, holder="this one") as lease:
         before = output_under(lease, "c").until_ms
         clock.advance(5 * lease.session.lease_ms / 1000)

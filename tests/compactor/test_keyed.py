@@ -373,9 +373,7 @@ async def clean_end(log: Log, name: str, partition: int = 0) -> int:
     return page.points[partition].clean_end
 
 
-async def test_a_log_keeps_the_last_value_of_each_key_at_its_offset_and_consumers_step_over_the_rest() -> (
-    None
-):
+async def test_a_log_keeps_the_last_value_of_each_key_at_its_offset_and_consumers_skip_the_rest() -> None:
     async with opened() as (log, _):
         await log.topic("t", 2, COMPACTED)
         await log.topic("kept")

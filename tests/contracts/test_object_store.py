@@ -7,8 +7,9 @@ import dataclasses
 import itertools
 import os
 from array import array
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ from tests.support.faulty_store import FaultyStore
 from tests.support.servers import NO_MINIO, S3Server, minio_server
 
 Open = Callable[[], ObjectStore]
-Scenario = Callable[[ObjectStore], Awaitable[None]]
 
 
 CLOCK = SystemClock()
@@ -82,45 +82,39 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path, buckets: dict[str, st
     return lambda: memory
 
 
-def run(opened: Open, scenario: Scenario) -> None:
-    async def whole() -> None:
-        store = opened()
-        try:
-            await scenario(store)
-        finally:
-            await store.close()
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def opened_store(opened: Open) -> AsyncIterator[ObjectStore]:
+    store = opened()
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 async def keys_of(store: ObjectStore, prefix: str, **more: Any) -> list[str]:
     return [info.key async for info in store.list(prefix, **more)]
 
 
-def test_get_returns_what_was_put(opened: Open) -> None:
-    async def scenario(store: ObjectStore) -> None:
+async def test_get_returns_what_was_put(opened: Open) -> None:
+    async with opened_store(opened) as store:
         await store.put("a/b/c", [b"one ", bytearray(b"two "), memoryview(b"xthreex")[1:6]])
 
         assert await store.get("a/b/c") == b"one two three"
 
-    run(opened, scenario)
 
-
-def test_buffers_of_other_items_than_bytes_are_put_whole(opened: Open) -> None:
+async def test_buffers_of_other_items_than_bytes_are_put_whole(opened: Open) -> None:
     numbers = array("i", [1, -2, 3])
 
-    async def scenario(store: ObjectStore) -> None:
+    async with opened_store(opened) as store:
         await store.put("a/arrow", [pa.py_buffer(b"arrow"), memoryview(b" signed").cast("b")])
         await store.put("a/wide", [memoryview(numbers), memoryview(numbers)[1:]], if_absent=True)
 
         assert await store.get("a/arrow") == b"arrow signed"
         assert await store.get("a/wide") == numbers.tobytes() + numbers[1:].tobytes()
 
-    run(opened, scenario)
 
-
-def test_an_object_may_be_empty(opened: Open) -> None:
-    async def scenario(store: ObjectStore) -> None:
+async def test_an_object_may_be_empty(opened: Open) -> None:
+    async with opened_store(opened) as store:
         await store.put("empty/none", [])
         await store.put("empty/blank", [b"", b""])
 
@@ -128,24 +122,20 @@ def test_an_object_may_be_empty(opened: Open) -> None:
         assert await store.get_range("empty/blank", 0, 10) == b""
         assert (await store.head("empty/none")).size == 0
 
-    run(opened, scenario)
 
-
-def test_thousands_of_parts_make_one_object(opened: Open) -> None:
+async def test_thousands_of_parts_make_one_object(opened: Open) -> None:
     parts = [bytes([i % 251]) * (i % 50) for i in range(5000)]
 
-    async def scenario(store: ObjectStore) -> None:
+    async with opened_store(opened) as store:
         await store.put("many/parts", parts)
 
         assert await store.get("many/parts") == b"".join(parts)
 
-    run(opened, scenario)
 
-
-def test_a_large_object_comes_back_whole(opened: Open) -> None:
+async def test_a_large_object_comes_back_whole(opened: Open) -> None:
     parts = [bytes(range(256)) * 4096 for _ in range(9)]
 
-    async def scenario(store: ObjectStore) -> None:
+    async with opened_store(opened) as store:
         await store.put("large/object", parts)
 
         assert await store.get("large/object") == b"".join(parts)
@@ -153,11 +143,9 @@ def test_a_large_object_comes_back_whole(opened: Open) -> None:
             await store.get_range("large/object", 5 * 1024 * 1024 + 7, 300) == (bytes(range(256)) * 3)[7:307]
         )
 
-    run(opened, scenario)
 
-
-def test_a_range_ends_where_the_object_ends(opened: Open) -> None:
-    async def scenario(store: ObjectStore) -> None:
+async def test_a_range_ends_where_the_object_ends(opened: Open) -> None:
+    async with opened_store(opened) as store:
         await store.put("digits", [b"0123456789"])
 
         assert await store.get_range("digits", 0, 10) == b"0123456789"
@@ -167,21 +155,17 @@ def test_a_range_ends_where_the_object_ends(opened: Open) -> None:
         assert await store.get_range("digits", 99, 5) == b""
         assert await store.get_range("digits", 4, 0) == b""
 
-    run(opened, scenario)
 
-
-def test_a_negative_range_is_a_mistake_of_the_caller(opened: Open) -> None:
-    async def scenario(store: ObjectStore) -> None:
+async def test_a_negative_range_is_a_mistake_of_the_caller(opened: Open) -> None:
+    async with opened_store(opened) as store:
         await store.put("digits", [b"0123456789"])
 
         with pytest.raises(ValueError):
             await store.get_range("digits", -1, 5)
 
-    run(opened, scenario)
 
-
-def test_a_missing_object_is_missing_to_every_read(opened: Open) -> None:
-    async def scenario(store: ObjectStore) -> None:
+async def test_a_missing_object_is_missing_to_every_read(opened: Open) -> None:
+    async with opened_store(opened) as store:
         await store.put("there/object", [b"x"])
 
         for read in (
@@ -195,21 +179,17 @@ def test_a_missing_object_is_missing_to_every_read(opened: Open) -> None:
             with pytest.raises(ObjectMissing):
                 await read()
 
-    run(opened, scenario)
 
-
-def test_a_second_put_replaces_the_first(opened: Open) -> None:
-    async def scenario(store: ObjectStore) -> None:
+async def test_a_second_put_replaces_the_first(opened: Open) -> None:
+    async with opened_store(opened) as store:
         await store.put("k/v", [b"first"])
         await store.put("k/v", [b"2nd"])
 
         assert await store.get("k/v") == b"2nd"
 
-    run(opened, scenario)
 
-
-def test_put_if_absent_keeps_what_is_there(opened: Open) -> None:
-    async def scenario(store: ObjectStore) -> None:
+async def test_put_if_absent_keeps_what_is_there(opened: Open) -> None:
+    async with opened_store(opened) as store:
         await store.put("once/only", [b"first"], if_absent=True)
 
         with pytest.raises(ObjectExists):
@@ -217,11 +197,9 @@ def test_put_if_absent_keeps_what_is_there(opened: Open) -> None:
 
         assert await store.get("once/only") == b"first"
 
-    run(opened, scenario)
 
-
-def test_head_describes_the_object(opened: Open) -> None:
-    async def scenario(store: ObjectStore) -> None:
+async def test_head_describes_the_object(opened: Open) -> None:
+    async with opened_store(opened) as store:
         before_ms = SystemClock().wall_ms()
         await store.put("h/o", [b"12345"])
         after_ms = SystemClock().wall_ms()
@@ -231,14 +209,12 @@ def test_head_describes_the_object(opened: Open) -> None:
         assert (info.key, info.size) == ("h/o", 5)
         assert before_ms - 2000 <= info.modified_ms <= after_ms + 2000  # S3 returns whole seconds
 
-    run(opened, scenario)
 
-
-def test_a_listing_is_ascending_by_whole_key(opened: Open) -> None:
+async def test_a_listing_is_ascending_by_whole_key(opened: Open) -> None:
     # '-' sorts before '/', '0' after it: a directory sorts by its name with the slash.
     keys = ["l/a-b", "l/a/z", "l/a/b/c", "l/a0", "l/b", "l/B", "other/x"]
 
-    async def scenario(store: ObjectStore) -> None:
+    async with opened_store(opened) as store:
         for key in keys:
             await store.put(key, [key.encode()])
 
@@ -248,11 +224,9 @@ def test_a_listing_is_ascending_by_whole_key(opened: Open) -> None:
         assert all(info.size == len(info.key) for info in infos)
         assert await keys_of(store, "") == sorted(keys)
 
-    run(opened, scenario)
 
-
-def test_a_listing_takes_half_a_name_as_its_prefix(opened: Open) -> None:
-    async def scenario(store: ObjectStore) -> None:
+async def test_a_listing_takes_half_a_name_as_its_prefix(opened: Open) -> None:
+    async with opened_store(opened) as store:
         for key in ("p/ab/1", "p/abc/2", "p/abd", "p/b/3"):
             await store.put(key, [b""])
 
@@ -260,13 +234,11 @@ def test_a_listing_takes_half_a_name_as_its_prefix(opened: Open) -> None:
         assert await keys_of(store, "p/ab/") == ["p/ab/1"]
         assert await keys_of(store, "nothing/here") == []
 
-    run(opened, scenario)
 
-
-def test_a_listing_continues_after_a_key(opened: Open) -> None:
+async def test_a_listing_continues_after_a_key(opened: Open) -> None:
     keys = ["s/a/1", "s/a/2", "s/b", "s/c/3"]
 
-    async def scenario(store: ObjectStore) -> None:
+    async with opened_store(opened) as store:
         for key in keys:
             await store.put(key, [b""])
 
@@ -275,13 +247,11 @@ def test_a_listing_continues_after_a_key(opened: Open) -> None:
                 after
             )
 
-    run(opened, scenario)
 
-
-def test_a_listing_longer_than_a_page_misses_nothing(opened: Open) -> None:
+async def test_a_listing_longer_than_a_page_misses_nothing(opened: Open) -> None:
     keys = [f"page/{i % 7}/{i:04}" for i in range(2 * LIST_PAGE + 5)]
 
-    async def scenario(store: ObjectStore) -> None:
+    async with opened_store(opened) as store:
         for first in range(0, len(keys), 16):
             await asyncio.gather(*(store.put(key, [b"x"]) for key in keys[first : first + 16]))
 
@@ -289,11 +259,9 @@ def test_a_listing_longer_than_a_page_misses_nothing(opened: Open) -> None:
         await store.delete(keys)
         assert await keys_of(store, "page/") == []
 
-    run(opened, scenario)
 
-
-def test_prefixes_are_the_next_path_parts(opened: Open) -> None:
-    async def scenario(store: ObjectStore) -> None:
+async def test_prefixes_are_the_next_path_parts(opened: Open) -> None:
+    async with opened_store(opened) as store:
         for key in ("x/a/1", "x/a/2", "x/b/c/3", "x/file", "y/1", "top"):
             await store.put(key, [b""])
 
@@ -301,11 +269,9 @@ def test_prefixes_are_the_next_path_parts(opened: Open) -> None:
         assert list(await store.list_prefixes("")) == ["x/", "y/"]
         assert list(await store.list_prefixes("none/")) == []
 
-    run(opened, scenario)
 
-
-def test_a_deleted_object_is_gone(opened: Open) -> None:
-    async def scenario(store: ObjectStore) -> None:
+async def test_a_deleted_object_is_gone(opened: Open) -> None:
+    async with opened_store(opened) as store:
         for key in ("d/a/1", "d/a/2", "d/b"):
             await store.put(key, [b"x"])
 
@@ -315,36 +281,30 @@ def test_a_deleted_object_is_gone(opened: Open) -> None:
         with pytest.raises(ObjectMissing):
             await store.get("d/b")
 
-    run(opened, scenario)
 
-
-def test_deleting_nothing_or_what_is_gone_is_fine(opened: Open) -> None:
-    async def scenario(store: ObjectStore) -> None:
+async def test_deleting_nothing_or_what_is_gone_is_fine(opened: Open) -> None:
+    async with opened_store(opened) as store:
         await store.delete([])
         await store.delete(["never/was"])
         await store.put("g/o", [b"x"])
         await store.delete(["g/o"])
         await store.delete(["g/o"])
 
-    run(opened, scenario)
 
-
-def test_a_key_can_be_put_again_after_its_deletion(opened: Open) -> None:
-    async def scenario(store: ObjectStore) -> None:
+async def test_a_key_can_be_put_again_after_its_deletion(opened: Open) -> None:
+    async with opened_store(opened) as store:
         await store.put("again/x", [b"1"])
         await store.delete(["again/x"])
         await store.put("again/x", [b"2"], if_absent=True)
 
         assert await store.get("again/x") == b"2"
 
-    run(opened, scenario)
-
 
 BAD_KEYS = ("", "/", "/etc/x", "a//b", "a/", "../x", "a/../../x", "a/./b", "a\\b", "a\0b", "ä", "k" * 1025)
 
 
-def test_a_key_that_no_store_should_see_is_refused(opened: Open) -> None:
-    async def scenario(store: ObjectStore) -> None:
+async def test_a_key_that_no_store_should_see_is_refused(opened: Open) -> None:
+    async with opened_store(opened) as store:
         for key in BAD_KEYS:
             for refuses in (
                 lambda key=key: store.put(key, [b"x"]),
@@ -356,15 +316,13 @@ def test_a_key_that_no_store_should_see_is_refused(opened: Open) -> None:
                 with pytest.raises(StoreRefused):
                     await refuses()
 
-    run(opened, scenario)
 
-
-def test_keys_with_signs_that_addresses_escape_are_kept(opened: Open) -> None:
+async def test_keys_with_signs_that_addresses_escape_are_kept(opened: Open) -> None:
     keys = sorted(
         ["esc/a b", "esc/a+b", "esc/a%20b", "esc/topic=x/day=1", "esc/é".replace("é", "e'&?#~(*)!")]
     )
 
-    async def scenario(store: ObjectStore) -> None:
+    async with opened_store(opened) as store:
         for key in keys:
             await store.put(key, [key.encode()])
 
@@ -375,11 +333,10 @@ def test_keys_with_signs_that_addresses_escape_are_kept(opened: Open) -> None:
         await store.delete(keys)
         assert await keys_of(store, "esc/") == []
 
-    run(opened, scenario)
 
+async def test_calls_side_by_side_do_not_mix(opened: Open) -> None:
+    async with opened_store(opened) as store:
 
-def test_calls_side_by_side_do_not_mix(opened: Open) -> None:
-    async def scenario(store: ObjectStore) -> None:
         async def there_and_back(i: int) -> None:
             await store.put(f"side/{i}", [str(i).encode()] * 100)
             assert await store.get(f"side/{i}") == str(i).encode() * 100
@@ -389,25 +346,20 @@ def test_calls_side_by_side_do_not_mix(opened: Open) -> None:
 
         assert await keys_of(store, "side/") == []
 
-    run(opened, scenario)
 
-
-def test_a_stored_object_outlives_the_store_that_put_it(opened: Open) -> None:
-    async def write(store: ObjectStore) -> None:
+async def test_a_stored_object_outlives_the_store_that_put_it(opened: Open) -> None:
+    async with opened_store(opened) as store:
         await store.put("outlive/x", [b"still here"])
-
-    async def read(store: ObjectStore) -> None:
+    async with opened_store(opened) as store:
         assert await store.get("outlive/x") == b"still here"
 
-    run(opened, write)
-    run(opened, read)
 
-
-def test_one_of_many_puts_if_absent_wins(opened: Open, request: pytest.FixtureRequest) -> None:
+async def test_one_of_many_puts_if_absent_wins(opened: Open, request: pytest.FixtureRequest) -> None:
     if request.node.callspec.params["opened"].endswith("-moto"):
         pytest.skip("moto lets several conditional PUTs win")
 
-    async def scenario(store: ObjectStore) -> None:
+    async with opened_store(opened) as store:
+
         async def attempt(i: int) -> int | None:
             try:
                 await store.put("race/x", [str(i).encode()], if_absent=True)
@@ -419,5 +371,3 @@ def test_one_of_many_puts_if_absent_wins(opened: Open, request: pytest.FixtureRe
 
         assert len(winners) == 1
         assert await store.get("race/x") == str(winners[0]).encode()
-
-    run(opened, scenario)

@@ -115,9 +115,9 @@ from tests.support.sequencer_bench import (
     Bench,
     batch,
     info,
+    opened_bench,
     outcomes,
     prepare_swap,
-    run,
     settle,
 )
 from tests.support.sequencers import Factory, memory
@@ -129,8 +129,8 @@ async def _kept_answers(store: HookedRowStore) -> list[AnswerRow]:
     return [row for row in (await store.load())[AnswerRow] if isinstance(row, AnswerRow)]
 
 
-def test_batches_get_contiguous_offsets_and_are_found_again(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_batches_get_contiguous_offsets_and_are_found_again(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         assert await bench.commit(batch(3), batch(2)) == [(STORED, 0), (STORED, 3)]
         assert await bench.commit(batch(4)) == [(STORED, 5)]
 
@@ -141,31 +141,25 @@ def test_batches_get_contiguous_offsets_and_are_found_again(factory: Factory) ->
         assert found.runs[0].key == uploaded_key(bench.session.prefix, 0)
         assert len((await bench.find(0, max_bytes=1)).runs) == 1
 
-    run(factory, scenario)
 
-
-def test_the_end_is_in_range_and_what_is_past_it_is_not(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_the_end_is_in_range_and_what_is_past_it_is_not(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         await bench.commit(batch(3))
         at_end, past = await bench.find(3), await bench.find(4)
         assert (at_end.error, at_end.runs) == (PartitionError.NONE, [])
         assert (past.error, past.high_watermark) == (PartitionError.OFFSET_OUT_OF_RANGE, 3)
 
-    run(factory, scenario)
 
-
-def test_a_commit_sent_twice_is_applied_once(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_commit_sent_twice_is_applied_once(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         request = bench.request(batch(3))
         first, second = await asyncio.gather(bench.sequencer.commit(request), bench.sequencer.commit(request))
         assert first == second == await bench.sequencer.commit(request)
         assert (await bench.find()).high_watermark == 3
 
-    run(factory, scenario)
 
-
-def test_numbers_are_applied_in_order_whatever_order_they_come_in(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_numbers_are_applied_in_order_whatever_order_they_come_in(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         first, second, third = (bench.request(batch(size)) for size in (1, 2, 3))
         late = [asyncio.create_task(bench.sequencer.commit(one)) for one in (third, second)]
         await settle()
@@ -173,11 +167,9 @@ def test_numbers_are_applied_in_order_whatever_order_they_come_in(factory: Facto
         assert outcomes(await bench.sequencer.commit(first)) == [(STORED, 0)]
         assert [outcomes(await task) for task in late] == [[(STORED, 3)], [(STORED, 1)]]
 
-    run(factory, scenario)
 
-
-def test_an_early_number_waits_only_so_long(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_an_early_number_waits_only_so_long(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         early = asyncio.create_task(bench.sequencer.commit(bench.request(batch(), number=1)))
         for _ in range(500):  # stores with threads need real time; leases must last
             if early.done():
@@ -188,21 +180,17 @@ def test_an_early_number_waits_only_so_long(factory: Factory) -> None:
         with pytest.raises(CommitOutOfOrder, match="expected 0"):
             await early
 
-    run(factory, scenario)
 
-
-def test_an_upload_that_failed_is_committed_empty(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_an_upload_that_failed_is_committed_empty(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         answer = await bench.sequencer.commit(CommitRequest(bench.session.session_id, 0, 0, None, []))
         assert answer.runs == []
         bench.numbers[bench.session.session_id] = 1
         assert await bench.commit(batch()) == [(STORED, 0)]
 
-    run(factory, scenario)
 
-
-def test_a_closed_session_takes_nothing_but_answers_what_it_knows(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_closed_session_takes_nothing_but_answers_what_it_knows(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         known = bench.request(batch())
         answer = await bench.sequencer.commit(known)
         await bench.sequencer.close_session(SessionRef(bench.session.session_id))
@@ -210,22 +198,18 @@ def test_a_closed_session_takes_nothing_but_answers_what_it_knows(factory: Facto
         with pytest.raises(SessionClosed):
             await bench.commit(batch())
 
-    run(factory, scenario)
 
-
-def test_an_expired_session_is_closed_for_good(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_an_expired_session_is_closed_for_good(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         await bench.advance(SETTINGS.session_lease_ms + 1)
         with pytest.raises(SessionClosed):
             await bench.commit(batch())
         with pytest.raises(SessionClosed):
             await bench.sequencer.renew_session(SessionRef(bench.session.session_id))
 
-    run(factory, scenario)
 
-
-def test_a_sessions_first_commit_closes_its_predecessor(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_sessions_first_commit_closes_its_predecessor(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         await bench.commit(batch())
         later = await bench.open(bench.session.session_id)
         await bench.commit(batch())
@@ -233,11 +217,9 @@ def test_a_sessions_first_commit_closes_its_predecessor(factory: Factory) -> Non
         with pytest.raises(SessionClosed):
             await bench.commit(batch())
 
-    run(factory, scenario)
 
-
-def test_an_idempotent_batch_is_stored_once_also_through_another_session(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_an_idempotent_batch_is_stored_once_also_through_another_session(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         producer = (await bench.sequencer.init_producer(InitProducer())).producer_id
         other = await bench.open()
         first = batch(5, producer=producer, sequence=0)
@@ -249,11 +231,9 @@ def test_an_idempotent_batch_is_stored_once_also_through_another_session(factory
         assert [one.status for one in table] == [BatchStatus.DUPLICATE, BatchStatus.STORED]
         assert (await bench.find()).high_watermark == 7
 
-    run(factory, scenario)
 
-
-def test_a_gap_closes_when_the_missing_batch_comes_and_the_other_is_retried(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_gap_closes_when_the_missing_batch_comes_and_the_other_is_retried(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         producer = (await bench.sequencer.init_producer(InitProducer())).producer_id
         await bench.commit(batch(producer=producer, sequence=0))
         early = batch(producer=producer, sequence=2)
@@ -265,13 +245,11 @@ def test_a_gap_closes_when_the_missing_batch_comes_and_the_other_is_retried(fact
         statistics = await bench.sequencer.statistics(Empty())
         assert (statistics.retired_objects, statistics.objects, statistics.runs) == (0, 3, 3)
 
-    run(factory, scenario)
 
-
-def test_a_gap_that_may_be_skipped_closes_by_itself_and_what_was_missing_is_not_stored_later(
+async def test_a_gap_that_may_be_skipped_closes_by_itself_and_what_was_missing_is_not_stored_later(
     factory: Factory,
 ) -> None:
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench(factory) as bench:
         producer = (await bench.sequencer.init_producer(InitProducer())).producer_id
         await bench.commit(batch(producer=producer, sequence=0))
         early, stored = batch(producer=producer, sequence=2), bench.stored(bench.session)
@@ -285,11 +263,9 @@ def test_a_gap_that_may_be_skipped_closes_by_itself_and_what_was_missing_is_not_
         assert late == [(BatchError.OUT_OF_ORDER_SEQUENCE, -1)]
         assert await bench.commit(batch(producer=producer, sequence=3)) == [(STORED, 2)]
 
-    run(factory, scenario)
 
-
-def test_a_new_object_under_the_id_of_another_is_refused_alone(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_new_object_under_the_id_of_another_is_refused_alone(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         first = bench.stored(bench.session, 0)
         assert await bench.commit(batch(), stored=first) == [(BatchError.NONE, 0)]
         other = await bench.open()
@@ -303,12 +279,10 @@ def test_a_new_object_under_the_id_of_another_is_refused_alone(factory: Factory)
         assert isinstance(stored, CommitAnswer)
         assert [run.key for run in (await bench.find(0)).runs] == [first.key, uploaded_key(other.prefix, 0)]
 
-    run(factory, scenario)
-
 
 @pytest.mark.parametrize("number", [0, 9], ids=["earlier", "later"])
-def test_an_object_of_another_commit_that_has_no_row_is_refused(factory: Factory, number: int) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_an_object_of_another_commit_that_has_no_row_is_refused(factory: Factory, number: int) -> None:
+    async with opened_bench(factory) as bench:
         await bench.sequencer.commit(CommitRequest(bench.session.session_id, 0, 0, None, []))
         gone = bench.stored(bench.session, number)
         refused = await bench.sequencer.commit(bench.request(batch(), number=1, stored=gone))
@@ -319,11 +293,11 @@ def test_an_object_of_another_commit_that_has_no_row_is_refused(factory: Factory
         assert (await bench.sequencer.statistics(Empty())).objects == 0
         assert await bench.commit(batch(), session=other, number=1) == [(STORED, 0)]
 
-    run(factory, scenario)
 
-
-def test_an_object_that_may_be_collected_while_its_row_is_written_is_not_revived(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_an_object_that_may_be_collected_while_its_row_is_written_is_not_revived(
+    factory: Factory,
+) -> None:
+    async with opened_bench(factory) as bench:
         producer = (await bench.sequencer.init_producer(InitProducer())).producer_id
         await bench.commit(batch(producer=producer, sequence=0))
         early = batch(producer=producer, sequence=2)
@@ -339,22 +313,18 @@ def test_an_object_that_may_be_collected_while_its_row_is_written_is_not_revived
         assert refused == [(BatchError.OUT_OF_ORDER_SEQUENCE, -1)]
         assert (await bench.sequencer.statistics(Empty())).retired_objects == 1
 
-    run(factory, scenario)
 
-
-def test_producers_without_state_begin_at_zero_and_old_epochs_are_refused(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_producers_without_state_begin_at_zero_and_old_epochs_are_refused(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         assert await bench.commit(batch(producer=7, sequence=3)) == [(BatchError.UNKNOWN_PRODUCER_ID, -1)]
         assert await bench.commit(batch(producer=7, epoch=2, sequence=0)) == [(STORED, 0)]
         refused = await bench.commit(batch(producer=7, epoch=1, sequence=1))
         assert refused == [(BatchError.INVALID_PRODUCER_EPOCH, -1)]
         assert await bench.commit(batch(producer=7, epoch=1, sequence=0), partition=1) == [(STORED, 0)]
 
-    run(factory, scenario)
 
-
-def test_a_deleted_topic_made_again_starts_empty(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_deleted_topic_made_again_starts_empty(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         old = bench.topic
         await bench.commit(batch(3))
         position = OffsetPosition(old.topic_id, 0, 2, -1, "")
@@ -372,11 +342,9 @@ def test_a_deleted_topic_made_again_starts_empty(factory: Factory) -> None:
         summary = await bench.sequencer.apply_retention(Empty())
         assert (summary.runs_removed, summary.objects_retired) == (1, 1)
 
-    run(factory, scenario)
 
-
-def test_times_are_found_also_behind_a_record_from_2099(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_times_are_found_also_behind_a_record_from_2099(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         far = 4_070_908_800_000
         for at in (T0, far, T0 + 10, T0 + 20):
             await bench.commit(batch(2, at=at))
@@ -393,21 +361,17 @@ def test_times_are_found_also_behind_a_record_from_2099(factory: Factory) -> Non
         assert (await bench.look_up(OffsetSpec.EARLIEST)).offset == 4
         assert (await bench.look_up(OffsetSpec.LATEST)).offset == 8
 
-    run(factory, scenario)
 
-
-def test_epochs_end_where_the_log_does(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_epochs_end_where_the_log_does(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         await bench.commit(batch(3))
         queries = [EpochQuery(bench.topic.topic_id, 0, epoch) for epoch in (0, 9)]
         results = (await bench.sequencer.offsets_for_epochs(EpochRequest(queries))).results
         assert [(one.leader_epoch, one.end_offset) for one in results] == [(0, 3), (-1, -1)]
 
-    run(factory, scenario)
 
-
-def test_retention_removes_old_runs_and_retires_their_objects(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_retention_removes_old_runs_and_retires_their_objects(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         bench.topic = await bench.sequencer.create_topic(CreateTopic("short", 1, {"retention.ms": "1000"}))
         await bench.commit(batch(2, at=T0))
         await bench.commit(batch(2, at=T0 + 6_000))
@@ -422,11 +386,9 @@ def test_retention_removes_old_runs_and_retires_their_objects(factory: Factory) 
         await bench.sequencer.forget_objects(ForgetObjects([objects[0][0]]))
         assert (await bench.sequencer.known_keys(KnownKeys([objects[0][1]]))).keys == []
 
-    run(factory, scenario)
 
-
-def test_retention_by_bytes_keeps_what_was_promised(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_retention_by_bytes_keeps_what_was_promised(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         bench.topic = await bench.sequencer.create_topic(CreateTopic("small", 1, {"retention.bytes": "250"}))
         for _ in range(5):
             await bench.commit(batch())
@@ -434,11 +396,9 @@ def test_retention_by_bytes_keeps_what_was_promised(factory: Factory) -> None:
         size = (await bench.sequencer.sizes(SizesRequest([bench.topic.topic_id]))).sizes[0]
         assert (size.bytes, size.runs, size.log_start_offset) == (300, 3, 2)
 
-    run(factory, scenario)
 
-
-def test_a_token_is_found_until_it_expires(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_token_is_found_until_it_expires(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         first = CreateToken("a" * 64, "one", "User:alice", "User:root", ["User:bob"], 2 * DAY_MS, DAY_MS)
         second = CreateToken("b" * 64, "two", "User:carol", "User:carol", [], 2 * DAY_MS, DAY_MS)
         created = [await bench.sequencer.create_token(each) for each in (first, second)]
@@ -461,11 +421,9 @@ def test_a_token_is_found_until_it_expires(factory: Factory) -> None:
         await bench.sequencer.apply_retention(Empty())
         assert await all_tokens(bench.sequencer, None) == [left]
 
-    run(factory, scenario)
 
-
-def test_a_dead_sessions_row_goes_after_two_empty_sweeps(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_dead_sessions_row_goes_after_two_empty_sweeps(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         session = bench.session.session_id
         await bench.sequencer.close_session(SessionRef(session))
         for _ in range(2):
@@ -476,11 +434,9 @@ def test_a_dead_sessions_row_goes_after_two_empty_sweeps(factory: Factory) -> No
             await bench.advance(SETTINGS.sweep_interval_ms)
         assert (await bench.sequencer.statistics(Empty())).dead_sessions == 0
 
-    run(factory, scenario)
 
-
-def test_a_swap_puts_one_run_in_the_place_of_many_once(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_swap_puts_one_run_in_the_place_of_many_once(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         request = await prepare_swap(bench)
         answer = await bench.sequencer.swap(request)
         assert await bench.sequencer.swap(request) == answer
@@ -489,11 +445,9 @@ def test_a_swap_puts_one_run_in_the_place_of_many_once(factory: Factory) -> None
         assert (await bench.sequencer.statistics(Empty())).retired_objects == 3
         assert (await bench.sequencer.compaction_candidates(CompactionRequest(0, 0, 9))).candidates == []
 
-    run(factory, scenario)
 
-
-def test_a_swap_of_runs_that_have_changed_is_refused(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_swap_of_runs_that_have_changed_is_refused(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         request = await prepare_swap(bench)
         await bench.sequencer.swap(request)
         stored = ObjectDescription(
@@ -505,8 +459,6 @@ def test_a_swap_of_runs_that_have_changed_is_refused(factory: Factory) -> None:
         late = SwapRequest(UUID(int=79), request.lease_epoch + 1, request.session_id, stored, request.runs)
         with pytest.raises(SwapRefused):
             await bench.sequencer.swap(late)
-
-    run(factory, scenario)
 
 
 async def two_small_objects(bench: Bench) -> SwapRequest:
@@ -538,10 +490,10 @@ def renamed(swap: SwapRequest, number: int, runs: Sequence[Run]) -> SwapRequest:
     return msgspec.structs.replace(swap, swap_id=UUID(int=number), object=described, runs=[replacement])
 
 
-def test_a_merge_puts_one_parquet_run_in_the_place_of_many_and_makes_nothing_younger(
+async def test_a_merge_puts_one_parquet_run_in_the_place_of_many_and_makes_nothing_younger(
     factory: Factory,
 ) -> None:
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench(factory) as bench:
         merge = await two_small_objects(bench)
         before = (await bench.find(0)).runs
         answer = await bench.sequencer.swap(merge)
@@ -553,11 +505,9 @@ def test_a_merge_puts_one_parquet_run_in_the_place_of_many_and_makes_nothing_you
         assert (await bench.sequencer.compaction_candidates(MERGES)).merges == []
         assert (await bench.sequencer.statistics(Empty())).retired_objects == 7
 
-    run(factory, scenario)
 
-
-def test_a_merge_of_other_runs_than_are_there_is_refused_as_a_whole(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_merge_of_other_runs_than_are_there_is_refused_as_a_whole(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         merge = await two_small_objects(bench)
         (replacement,) = merge.runs
         lost = msgspec.structs.replace(replacement, replaced=replacement.replaced[:1])
@@ -574,11 +524,9 @@ def test_a_merge_of_other_runs_than_are_there_is_refused_as_a_whole(factory: Fac
         assert len((await bench.find(0)).runs) == 2
         await bench.sequencer.swap(merge)
 
-    run(factory, scenario)
 
-
-def test_a_merge_revives_nothing_that_retention_removed_meanwhile(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_merge_revives_nothing_that_retention_removed_meanwhile(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         merge = await two_small_objects(bench)
         asked = DeleteRecordsPartition(bench.topic.topic_id, 0, 6)
         await bench.sequencer.delete_records(DeleteRecords([asked]))
@@ -589,11 +537,9 @@ def test_a_merge_revives_nothing_that_retention_removed_meanwhile(factory: Facto
         found = await bench.find(6)
         assert (found.log_start_offset, [one.object_id.int for one in found.runs]) == (6, [997])
 
-    run(factory, scenario)
 
-
-def test_a_swap_revives_nothing_that_was_deleted_meanwhile(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_swap_revives_nothing_that_was_deleted_meanwhile(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         request = await prepare_swap(bench)
         asked = DeleteRecordsPartition(bench.topic.topic_id, 0, 4)
         await bench.sequencer.delete_records(DeleteRecords([asked]))
@@ -603,11 +549,9 @@ def test_a_swap_revives_nothing_that_was_deleted_meanwhile(factory: Factory) -> 
         assert (found.log_start_offset, [one.kind for one in found.runs]) == (4, [ObjectKind.PARQUET])
         assert (await bench.find(0)).error is PartitionError.OFFSET_OUT_OF_RANGE
 
-    run(factory, scenario)
 
-
-def test_a_swap_for_a_deleted_topic_leaves_only_garbage(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_swap_for_a_deleted_topic_leaves_only_garbage(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         request = await prepare_swap(bench)
         await bench.sequencer.delete_topic(DeleteTopic(bench.topic.topic_id))
         await bench.sequencer.swap(request)
@@ -615,21 +559,17 @@ def test_a_swap_for_a_deleted_topic_leaves_only_garbage(factory: Factory) -> Non
         statistics = await bench.sequencer.statistics(Empty())
         assert (statistics.runs, statistics.live_bytes, statistics.retired_objects) == (0, 0, 4)
 
-    run(factory, scenario)
 
-
-def test_a_process_keeps_its_broker_id_under_a_higher_epoch(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_process_keeps_its_broker_id_under_a_higher_epoch(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         again = await bench.sequencer.register_agent(info("a"))
         other = await bench.sequencer.register_agent(info("bb"))
         assert (again.broker_id, again.epoch) == (bench.agent.broker_id, bench.agent.epoch + 1)
         assert other.broker_id != again.broker_id
 
-    run(factory, scenario)
 
-
-def test_a_process_restarted_is_another_broker_and_fences_who_had_its_address(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_process_restarted_is_another_broker_and_fences_who_had_its_address(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         anew = await bench.sequencer.register_agent(msgspec.structs.replace(info("a"), instance=UUID(int=77)))
         assert anew.broker_id > bench.agent.broker_id
         ring = (await bench.sequencer.metadata(MetadataRequest())).ring
@@ -639,11 +579,10 @@ def test_a_process_restarted_is_another_broker_and_fences_who_had_its_address(fa
         with pytest.raises(SessionClosed):
             await bench.commit(batch())
 
-    run(factory, scenario)
 
+async def test_the_rings_generation_rises_with_every_change_of_it(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
 
-def test_the_rings_generation_rises_with_every_change_of_it(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
         async def generation() -> tuple[int, list[int]]:
             ring = (await bench.sequencer.metadata(MetadataRequest())).ring
             assert ring is not None
@@ -661,13 +600,11 @@ def test_the_rings_generation_rises_with_every_change_of_it(factory: Factory) ->
             await bench.sequencer.apply_retention(Empty())
         assert (await generation())[1] == []
 
-    run(factory, scenario)
 
-
-def test_a_lookup_of_a_silent_coordinator_waits_until_its_successor_is_known(
+async def test_a_lookup_of_a_silent_coordinator_waits_until_its_successor_is_known(
     factory: Factory,
 ) -> None:
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench(factory) as bench:
         sequencer, mine = bench.sequencer, bench.agent
         other = await sequencer.register_agent(info("bb"))
         state = GroupState("g", 3, "Stable", "consumer", ["m"], b"x")
@@ -688,11 +625,10 @@ def test_a_lookup_of_a_silent_coordinator_waits_until_its_successor_is_known(
         ring = (await sequencer.metadata(MetadataRequest())).ring
         assert ring is not None and [member.broker_id for member in ring.departed] == [mine.broker_id]
 
-    run(factory, scenario)
 
+async def test_a_suspected_agent_loses_its_place_once_it_is_silent_for_long(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
 
-def test_a_suspected_agent_loses_its_place_once_it_is_silent_for_long(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
         async def members() -> list[int]:
             ring = (await bench.sequencer.metadata(MetadataRequest())).ring
             assert ring is not None
@@ -722,11 +658,9 @@ def test_a_suspected_agent_loses_its_place_once_it_is_silent_for_long(factory: F
         with pytest.raises(LeaseLost):
             await bench.sequencer.renew_agent(RenewAgent(mine.broker_id, mine.epoch))
 
-    run(factory, scenario)
 
-
-def test_a_group_keeps_its_owner_and_fences_every_other(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_group_keeps_its_owner_and_fences_every_other(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         sequencer, mine = bench.sequencer, bench.agent
         other = await sequencer.register_agent(info("bb"))
         owner = await sequencer.locate_group(LocateGroup("g", [mine.broker_id, other.broker_id]))
@@ -771,11 +705,9 @@ def test_a_group_keeps_its_owner_and_fences_every_other(factory: Factory) -> Non
             (5, "t")
         ]
 
-    run(factory, scenario)
 
-
-def test_looking_for_a_group_makes_none(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_looking_for_a_group_makes_none(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         sequencer, mine = bench.sequencer, bench.agent
         for number in range(SETTINGS.max_groups + 5):
             name = f"made-up-{number}"
@@ -786,13 +718,11 @@ def test_looking_for_a_group_makes_none(factory: Factory) -> None:
         assert (await sequencer.list_groups(ListGroups())).groups == []
         assert (await sequencer.statistics(Empty())).groups == 0
 
-    run(factory, scenario)
 
-
-def test_a_group_that_is_gone_is_not_made_again_by_an_agent_that_still_holds_its_state(
+async def test_a_group_that_is_gone_is_not_made_again_by_an_agent_that_still_holds_its_state(
     factory: Factory,
 ) -> None:
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench(factory) as bench:
         sequencer, mine = bench.sequencer, bench.agent
         empty = GroupState("g", 4, "Empty", "consumer", [], b"x")
         await sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch, empty))
@@ -803,11 +733,9 @@ def test_a_group_that_is_gone_is_not_made_again_by_an_agent_that_still_holds_its
             await sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch - 1, empty))
         assert (await sequencer.list_groups(ListGroups())).groups == []
 
-    run(factory, scenario)
 
-
-def test_a_late_copy_of_a_groups_first_state_brings_no_deleted_group_back(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_late_copy_of_a_groups_first_state_brings_no_deleted_group_back(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         sequencer, mine = bench.sequencer, bench.agent
         turn = first_turn((await sequencer.load_group(LoadGroup("g", mine.broker_id, mine.epoch))).term)
         stable = GroupState("g", 1, "Stable", "consumer", ["m"], b"x")
@@ -820,11 +748,9 @@ def test_a_late_copy_of_a_groups_first_state_brings_no_deleted_group_back(factor
         await sequencer.save_group(save)
         assert (await sequencer.list_groups(ListGroups())).groups == []
 
-    run(factory, scenario)
 
-
-def test_only_a_groups_first_state_keeps_an_answer() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_only_a_groups_first_state_keeps_an_answer() -> None:
+    async with opened_bench(memory) as bench:
         sequencer, mine = bench.sequencer, bench.agent
         assert bench.opened.store is not None
         state = GroupState("g", 1, "Stable", "consumer", ["m"], b"x")
@@ -833,13 +759,11 @@ def test_only_a_groups_first_state_keeps_an_answer() -> None:
         await sequencer.save_group(later)
         assert [row.request_id for row in await _kept_answers(bench.opened.store)] == [UUID(int=1)]
 
-    run(memory, scenario)
 
-
-def test_a_group_that_got_its_first_offset_meanwhile_is_still_its_first_coordinators(
+async def test_a_group_that_got_its_first_offset_meanwhile_is_still_its_first_coordinators(
     factory: Factory,
 ) -> None:
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench(factory) as bench:
         sequencer, mine = bench.sequencer, bench.agent
         await sequencer.load_group(LoadGroup("g", mine.broker_id, mine.epoch))
         position = OffsetPosition(bench.topic.topic_id, 0, 5, 0, "")
@@ -848,13 +772,11 @@ def test_a_group_that_got_its_first_offset_meanwhile_is_still_its_first_coordina
         await sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch, state))
         assert [each.owner for each in (await sequencer.list_groups(ListGroups())).groups] == [mine.broker_id]
 
-    run(factory, scenario)
 
-
-def test_a_group_that_nobody_comes_back_for_goes_step_by_step(factory: Factory) -> None:
+async def test_a_group_that_nobody_comes_back_for_goes_step_by_step(factory: Factory) -> None:
     settings = SequencerSettings(removal_step=1, offsets_retention_ms=50_000, orphaned_members_ms=20_000)
 
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench(factory, settings) as bench:
         sequencer, mine, topic_id = bench.sequencer, bench.agent, bench.topic.topic_id
 
         async def passes(ms: int) -> tuple[int, list[str]]:
@@ -878,13 +800,11 @@ def test_a_group_that_nobody_comes_back_for_goes_step_by_step(factory: Factory) 
         assert await passes(49_999) == (0, ["Empty"])
         assert await passes(settings.empty_group_ms) == (len(places), [])
 
-    run(factory, scenario, settings)
 
-
-def test_no_commit_keeps_a_group_for_longer_than_the_longest_retention(factory: Factory) -> None:
+async def test_no_commit_keeps_a_group_for_longer_than_the_longest_retention(factory: Factory) -> None:
     settings = SequencerSettings(max_offsets_retention_ms=3 * DAY_MS)
 
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench(factory, settings) as bench:
         sequencer = bench.sequencer
         position = OffsetPosition(bench.topic.topic_id, 0, 5, 0, "")
         await sequencer.commit_offsets(
@@ -897,15 +817,15 @@ def test_no_commit_keeps_a_group_for_longer_than_the_longest_retention(factory: 
         assert (await sequencer.apply_retention(Empty())).offsets_expired == 1
         assert (await sequencer.list_groups(ListGroups())).groups == []
 
-    run(factory, scenario, settings)
 
-
-def test_a_share_group_without_members_goes_step_by_step_with_what_it_has_read(factory: Factory) -> None:
+async def test_a_share_group_without_members_goes_step_by_step_with_what_it_has_read(
+    factory: Factory,
+) -> None:
     settings = SequencerSettings(
         removal_step=1, agent_lease_ms=DAY_MS, share_offsets_retention_ms=DAY_MS // 4
     )
 
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench(factory, settings) as bench:
         sequencer, mine = bench.sequencer, bench.agent
         kept_ms = settings.share_offsets_retention_ms
 
@@ -933,13 +853,11 @@ def test_a_share_group_without_members_goes_step_by_step_with_what_it_has_read(f
         assert await passes(kept_ms - 1) == (0, ["sh"], known)
         assert await passes(kept_ms) == (known, [], 0)
 
-    run(factory, scenario, settings)
 
-
-def test_a_share_group_that_an_operator_sets_back_is_kept_from_then_on(factory: Factory) -> None:
+async def test_a_share_group_that_an_operator_sets_back_is_kept_from_then_on(factory: Factory) -> None:
     settings = SequencerSettings(share_offsets_retention_ms=3 * DAY_MS)
 
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench(factory, settings) as bench:
         sequencer, mine = bench.sequencer, bench.agent
         kept_ms = settings.share_offsets_retention_ms
         await bench.commit(batch(5))
@@ -958,13 +876,11 @@ def test_a_share_group_that_an_operator_sets_back_is_kept_from_then_on(factory: 
         await sequencer.apply_retention(Empty())
         assert (await sequencer.list_groups(ListGroups())).groups == []
 
-    run(factory, scenario, settings)
 
-
-def test_members_that_look_for_another_coordinator_stay(factory: Factory) -> None:
+async def test_members_that_look_for_another_coordinator_stay(factory: Factory) -> None:
     settings = SequencerSettings(orphaned_members_ms=20_000)
 
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench(factory, settings) as bench:
         sequencer, mine = bench.sequencer, bench.agent
         state = GroupState("g", 3, "Stable", "consumer", ["m"], b"x")
         await sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch, state))
@@ -981,11 +897,9 @@ def test_members_that_look_for_another_coordinator_stay(factory: Factory) -> Non
         await sequencer.apply_retention(Empty())
         assert [each.state for each in (await sequencer.list_groups(ListGroups())).groups] == ["Stable"]
 
-    run(factory, scenario, settings)
 
-
-def test_a_change_that_is_repeated_gets_its_first_answer_and_changes_nothing(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_change_that_is_repeated_gets_its_first_answer_and_changes_nothing(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         sequencer = bench.sequencer
 
         def configured(value: str, number: int) -> AlterConfig:
@@ -1022,11 +936,9 @@ def test_a_change_that_is_repeated_gets_its_first_answer_and_changes_nothing(fac
         await sequencer.apply_retention(Empty())
         assert (await sequencer.create_topic(create)).topic_id != topic.topic_id, "forgotten after that time"
 
-    run(factory, scenario)
 
-
-def test_the_next_committer_knows_the_answers_to_repeats(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_the_next_committer_knows_the_answers_to_repeats(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         store = bench.store
         create = CreateTopic("u", 2, {}, request_id=UUID(int=1))
         store.fail_next_write("after")
@@ -1038,11 +950,9 @@ def test_the_next_committer_knows_the_answers_to_repeats(factory: Factory) -> No
         assert (await second.create_topic(create)).name == "u"
         await second.close()
 
-    run(factory, scenario)
 
-
-def test_an_earlier_request_of_a_coordinator_replaces_nothing_of_a_later_one(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_an_earlier_request_of_a_coordinator_replaces_nothing_of_a_later_one(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         sequencer, mine = bench.sequencer, bench.agent
         place = (bench.topic.topic_id, 0)
         await sequencer.locate_group(LocateGroup("g", [mine.broker_id]))
@@ -1072,11 +982,9 @@ def test_an_earlier_request_of_a_coordinator_replaces_nothing_of_a_later_one(fac
         assert await commit(6, first_turn(again.term) + 1) == 6
         assert await commit(4, turn + 7) == 6
 
-    run(factory, scenario)
 
-
-def test_a_late_copy_of_a_commit_without_turns_replaces_nothing(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_late_copy_of_a_commit_without_turns_replaces_nothing(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         place = (bench.topic.topic_id, 0)
 
         async def commit(offset: int, request_id: int) -> int:
@@ -1092,11 +1000,9 @@ def test_a_late_copy_of_a_commit_without_turns_replaces_nothing(factory: Factory
             5,
         ]
 
-    run(factory, scenario)
 
-
-def test_a_late_copy_of_a_change_that_changed_nothing_changes_nothing(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_late_copy_of_a_change_that_changed_nothing_changes_nothing(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         sequencer, place = bench.sequencer, (bench.topic.topic_id, 0)
         commit = CommitOffsets("g", -1, -1, -1, "", [OffsetPosition(*place, 5, 0, "")])
         other = OffsetPosition(bench.topic.topic_id, 1, 5, 0, "")
@@ -1113,11 +1019,9 @@ def test_a_late_copy_of_a_change_that_changed_nothing_changes_nothing(factory: F
         await bench.commit(batch(2))
         assert (await sequencer.delete_records(empty)).log_start_offsets == [0], "it was empty"
 
-    run(factory, scenario)
 
-
-def test_a_late_copy_of_a_refused_deletion_deletes_no_later_group(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_late_copy_of_a_refused_deletion_deletes_no_later_group(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         sequencer, place = bench.sequencer, (bench.topic.topic_id, 0)
         group = GroupRef("g", request_id=UUID(int=1))
         positions = DeleteOffsets("g", [place], request_id=UUID(int=2))
@@ -1133,11 +1037,9 @@ def test_a_late_copy_of_a_refused_deletion_deletes_no_later_group(factory: Facto
         assert [each.offset for each in found.positions] == [5]
         await sequencer.delete_group(GroupRef("g", request_id=UUID(int=3)))
 
-    run(factory, scenario)
 
-
-def test_a_long_answer_is_kept_short() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_long_answer_is_kept_short() -> None:
+    async with opened_bench(memory) as bench:
         sequencer = bench.sequencer
         topic = await sequencer.create_topic(CreateTopic("wide", 100, {}))
         await sequencer.commit_offsets(
@@ -1151,11 +1053,9 @@ def test_a_long_answer_is_kept_short() -> None:
         (row,) = [row for row in await _kept_answers(bench.opened.store) if row.request_id == UUID(int=1)]
         assert len(row.answer) < 100
 
-    run(memory, scenario)
 
-
-def test_an_agent_that_drains_is_not_taken_back_by_a_late_renewal(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_an_agent_that_drains_is_not_taken_back_by_a_late_renewal(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         mine = bench.agent
         renewals = [RenewAgent(mine.broker_id, mine.epoch, draining=is_last) for is_last in (False, True)]
         for renewal in (*renewals, renewals[0]):
@@ -1163,32 +1063,26 @@ def test_an_agent_that_drains_is_not_taken_back_by_a_late_renewal(factory: Facto
         (member,) = (await bench.sequencer.metadata(MetadataRequest(-1))).ring.members
         assert member.draining
 
-    run(factory, scenario)
 
-
-def test_a_late_copy_costs_nobody_a_lease_that_was_taken(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_late_copy_costs_nobody_a_lease_that_was_taken(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         take = TakeLease("compactor", "me", 0, 60_000, UUID(int=1))
         first = await bench.sequencer.take_lease(take)
         assert (await bench.sequencer.take_lease(take)).epoch == first.epoch
         await bench.sequencer.take_lease(TakeLease("compactor", "me", first.epoch, 60_000))
 
-    run(factory, scenario)
 
-
-def test_a_late_copy_pins_no_table_that_was_released(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_late_copy_pins_no_table_that_was_released(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         pin = PinTable(bench.topic.topic_id, request_id=UUID(int=1))
         await bench.sequencer.pin_table(pin)
         await bench.sequencer.release_table(ReleaseTable(bench.topic.topic_id))
         await bench.sequencer.pin_table(pin)
         assert (await bench.sequencer.table_pins(TablePinsRequest())).pins == []
 
-    run(factory, scenario)
 
-
-def test_a_late_copy_releases_no_table_that_was_pinned_again(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_late_copy_releases_no_table_that_was_pinned_again(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         release = ReleaseTable(bench.topic.topic_id, request_id=UUID(int=1))
         await bench.sequencer.pin_table(PinTable(bench.topic.topic_id))
         await bench.sequencer.release_table(release)
@@ -1196,13 +1090,11 @@ def test_a_late_copy_releases_no_table_that_was_pinned_again(factory: Factory) -
         await bench.sequencer.release_table(release)
         assert (await bench.sequencer.table_pins(TablePinsRequest())).pins == [pin]
 
-    run(factory, scenario)
 
-
-def test_a_late_copy_of_an_agents_registration_ends_neither_its_lease_nor_its_sessions(
+async def test_a_late_copy_of_an_agents_registration_ends_neither_its_lease_nor_its_sessions(
     factory: Factory,
 ) -> None:
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench(factory) as bench:
         register = msgspec.structs.replace(info("b"), request_id=UUID(int=1))
         mine = await bench.sequencer.register_agent(register)
         session = await bench.sequencer.open_session(OpenSession(mine.broker_id, mine.epoch))
@@ -1216,13 +1108,11 @@ def test_a_late_copy_of_an_agents_registration_ends_neither_its_lease_nor_its_se
             "another call is another one"
         )
 
-    run(factory, scenario)
 
-
-def test_a_late_copy_of_a_registration_doesnt_bring_an_agent_back_that_another_replaced(
+async def test_a_late_copy_of_a_registration_doesnt_bring_an_agent_back_that_another_replaced(
     factory: Factory,
 ) -> None:
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench(factory) as bench:
         ended, living = (
             msgspec.structs.replace(info("b"), instance=UUID(int=number), request_id=UUID(int=number))
             for number in (1, 2)
@@ -1235,11 +1125,9 @@ def test_a_late_copy_of_a_registration_doesnt_bring_an_agent_back_that_another_r
         assert [each.info.instance for each in ring.members if each.info.host == "b"] == [living.instance]
         assert {each.info.request_id for each in ring.members} == {None}, "it is the call's"
 
-    run(factory, scenario)
 
-
-def test_the_feed_tells_every_commit_once_in_order_and_tiling(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_the_feed_tells_every_commit_once_in_order_and_tiling(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         start = await bench.find_number()
         for size in (1, 2, 3):
             await bench.commit(batch(size))
@@ -1258,11 +1146,9 @@ def test_the_feed_tells_every_commit_once_in_order_and_tiling(factory: Factory) 
         assert (elsewhere.updates, elsewhere.commit_number) == ([], start + 3)
         assert (await bench.sequencer.feed(FeedRequest(start + 99, [place], 0))).reset
 
-    run(factory, scenario)
 
-
-def test_a_feed_is_woken_by_its_partition_and_beats_otherwise(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_feed_is_woken_by_its_partition_and_beats_otherwise(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         start = await bench.find_number()
         place = (bench.topic.topic_id, 1)
         following = asyncio.create_task(bench.sequencer.feed(FeedRequest(start, [place], 500)))
@@ -1277,22 +1163,20 @@ def test_a_feed_is_woken_by_its_partition_and_beats_otherwise(factory: Factory) 
         await bench.advance(500)
         assert ((await beat).commit_number, (await beat).updates) == (start + 2, [])
 
-    run(factory, scenario)
 
-
-def test_a_feed_that_asks_for_what_is_forgotten_is_reset(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_feed_that_asks_for_what_is_forgotten_is_reset(factory: Factory) -> None:
+    async with opened_bench(factory, SequencerSettings(max_feed_commits=3)) as bench:
         start = await bench.find_number()
         for _ in range(4):
             await bench.commit(batch())
         assert (await bench.sequencer.feed(FeedRequest(start, [], 0))).reset
         assert not (await bench.sequencer.feed(FeedRequest(start + 1, [], 0))).reset
 
-    run(factory, scenario, SequencerSettings(max_feed_commits=3))
 
-
-def test_a_watcher_gets_every_change_of_its_partition_once_until_it_is_deleted(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_watcher_gets_every_change_of_its_partition_once_until_it_is_deleted(
+    factory: Factory,
+) -> None:
+    async with opened_bench(factory) as bench:
         swap = await prepare_swap(bench)
         place = (bench.topic.topic_id, 0)
         began = await bench.sequencer.watch(WatchRequest(UUID(int=5), 1, 0, [place], [], 0))
@@ -1315,23 +1199,19 @@ def test_a_watcher_gets_every_change_of_its_partition_once_until_it_is_deleted(f
         assert after.epoch == began.epoch and after.commit_number == await bench.find_number()
         assert (await bench.sequencer.watch(WatchRequest(UUID(int=6), 2, 0, [], [], 0))).is_reset
 
-    run(factory, scenario)
 
-
-def test_limits_are_named_when_they_are_reached(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_limits_are_named_when_they_are_reached(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         with pytest.raises(LimitReached, match="max_partitions_per_topic"):
             await bench.sequencer.create_partitions(CreatePartitions(bench.topic.topic_id, 101))
         with pytest.raises(LimitReached, match="max_topics"):
             for number in range(30):
                 await bench.sequencer.create_topic(CreateTopic(f"more{number}", 1, {}))
 
-    run(factory, scenario)
-
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_failed_write_shows_nothing_and_can_be_retried(factory: Factory, when: str) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_failed_write_shows_nothing_and_can_be_retried(factory: Factory, when: str) -> None:
+    async with opened_bench(factory) as bench:
         store = bench.store
         await bench.commit(batch(1))
         request = bench.request(batch(2))
@@ -1341,11 +1221,9 @@ def test_a_failed_write_shows_nothing_and_can_be_retried(factory: Factory, when:
         assert outcomes(await bench.sequencer.commit(request)) == [(STORED, 1)]
         assert (await bench.find()).high_watermark == 3
 
-    run(factory, scenario)
 
-
-def test_an_early_commit_outlives_a_failed_write_and_is_applied_once(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_an_early_commit_outlives_a_failed_write_and_is_applied_once(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         store = bench.store
         first, second = bench.request(batch(1)), bench.request(batch(2))
         early = asyncio.create_task(bench.sequencer.commit(second))
@@ -1359,11 +1237,9 @@ def test_an_early_commit_outlives_a_failed_write_and_is_applied_once(factory: Fa
         assert outcomes(await bench.sequencer.commit(first)) == [(STORED, 0)]
         assert (await bench.find()).high_watermark == 3
 
-    run(factory, scenario)
 
-
-def test_readers_do_not_reload_while_a_write_runs(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_readers_do_not_reload_while_a_write_runs(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         store = bench.store
         for _ in range(3):
             store.hold_writes()
@@ -1374,11 +1250,11 @@ def test_readers_do_not_reload_while_a_write_runs(factory: Factory) -> None:
             await asyncio.gather(writing, *reading)
         assert (await bench.find()).high_watermark == 3
 
-    run(factory, scenario)
 
-
-def test_nothing_is_visible_before_it_is_durable_and_what_waits_is_one_transaction(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_nothing_is_visible_before_it_is_durable_and_what_waits_is_one_transaction(
+    factory: Factory,
+) -> None:
+    async with opened_bench(factory) as bench:
         store = bench.store
         start = await bench.find_number()
         store.hold_writes()
@@ -1396,11 +1272,9 @@ def test_nothing_is_visible_before_it_is_durable_and_what_waits_is_one_transacti
         runs = (await bench.find()).runs
         assert [one.base_offset for one in runs] == [0, 2, 4, 6, 8, 10]
 
-    run(factory, scenario)
 
-
-def test_another_committer_takes_over_with_all_that_was_answered(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_another_committer_takes_over_with_all_that_was_answered(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         store = bench.store
         request = bench.request(batch(2, producer=5, sequence=0))
         answer = await bench.sequencer.commit(request)
@@ -1414,15 +1288,13 @@ def test_another_committer_takes_over_with_all_that_was_answered(factory: Factor
         assert outcomes(again) == [(BatchError.DUPLICATE, 0)]
         await second.close()
 
-    run(factory, scenario)
 
-
-def test_agents_long_gone_are_forgotten_and_their_ids_given_to_nobody(
+async def test_agents_long_gone_are_forgotten_and_their_ids_given_to_nobody(
     factory: Factory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sequencer.rules.leases.MAX_GONE_AGENTS", 3)
 
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench(factory) as bench:
         names = ["bb", "ccc", "dddd", "eeeee", "ffffff"]
         leases = [await bench.sequencer.register_agent(info(name)) for name in names]
         for lease in leases:
@@ -1432,5 +1304,3 @@ def test_agents_long_gone_are_forgotten_and_their_ids_given_to_nobody(
         assert (again.broker_id, again.epoch) == (leases[-1].broker_id, leases[-1].epoch + 1)
         stranger = await bench.sequencer.register_agent(info("bb"))
         assert stranger.broker_id > leases[-1].broker_id
-
-    run(factory, scenario)

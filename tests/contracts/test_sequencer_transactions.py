@@ -65,7 +65,7 @@ from sequencer.settings import SequencerSettings
 from tailrace.batches.mixed_object import BatchCoordinates
 from tailrace.batches.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from tests.support.clocks import SeededEntropy
-from tests.support.sequencer_bench import SETTINGS, STORED, T0, Bench, batch, run, settle
+from tests.support.sequencer_bench import SETTINGS, STORED, T0, Bench, batch, opened_bench, settle
 from tests.support.sequencers import Factory
 
 CLOSED = BatchError.TRANSACTION_CLOSED
@@ -201,10 +201,10 @@ MIXED, PARQUET, MARKERS = ObjectKind.MIXED, ObjectKind.PARQUET, ObjectKind.MARKE
 # --- ids and epochs -----------------------------------------------------------------------------------
 
 
-def test_a_transactional_id_keeps_its_producer_id_and_the_earlier_producer_is_fenced(
+async def test_a_transactional_id_keeps_its_producer_id_and_the_earlier_producer_is_fenced(
     factory: Factory,
 ) -> None:
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench(factory) as bench:
         old = await producer(bench)
         other = await producer(bench, "another")
         assert old.now.producer_epoch == 0 and other.now.producer_id != old.now.producer_id
@@ -217,11 +217,9 @@ def test_a_transactional_id_keeps_its_producer_id_and_the_earlier_producer_is_fe
         assert await old.current() == (FENCED, -1)
         await new.write()
 
-    run(factory, scenario)
 
-
-def test_taking_a_transactional_id_aborts_what_is_open_under_it(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_taking_a_transactional_id_aborts_what_is_open_under_it(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         old = await producer(bench)
         await old.write(3)
         await producer(bench)
@@ -229,11 +227,11 @@ def test_taking_a_transactional_id_aborts_what_is_open_under_it(factory: Factory
         assert (found.high_watermark, found.last_stable_offset) == (4, 4)
         assert found.aborted == [AbortedTransaction(old.now.producer_id, 0, 3)]
 
-    run(factory, scenario)
 
-
-def test_a_producer_that_names_its_epoch_gets_the_next_one_and_the_same_on_a_retry(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_producer_that_names_its_epoch_gets_the_next_one_and_the_same_on_a_retry(
+    factory: Factory,
+) -> None:
+    async with opened_bench(factory) as bench:
         mine = await producer(bench)
         first = mine.now
         second = await mine.init(named=first)
@@ -250,11 +248,9 @@ def test_a_producer_that_names_its_epoch_gets_the_next_one_and_the_same_on_a_ret
             with pytest.raises(ProducerFenced):
                 await mine.init(named=lost)
 
-    run(factory, scenario)
 
-
-def test_only_the_current_id_and_epoch_may_do_anything(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_only_the_current_id_and_epoch_may_do_anything(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         mine = await producer(bench)
         for name, producer_id, error in (
             ("unknown", mine.now.producer_id, InvalidProducerIdMapping),
@@ -272,20 +268,18 @@ def test_only_the_current_id_and_epoch_may_do_anything(factory: Factory) -> None
         nobody = Producer(bench, "?", ProducerGrant(99, 0))
         assert await bench.commit(nobody.batch()) == [(CLOSED, -1)]
 
-    run(factory, scenario)
 
-
-def test_time_outs_are_bounded(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_time_outs_are_bounded(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         for timeout_ms in (0, -1, SETTINGS.transaction_max_timeout_ms + 1):
             with pytest.raises(InvalidTransactionTimeout, match="transaction_max_timeout_ms"):
                 await Producer(bench, "tx").init(timeout_ms)
 
-    run(factory, scenario)
 
-
-def test_limits_of_transactions_are_named_when_they_are_reached(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_limits_of_transactions_are_named_when_they_are_reached(factory: Factory) -> None:
+    async with opened_bench(
+        factory, SequencerSettings(max_transactional_ids=2, max_open_transactions=1)
+    ) as bench:
         first, second = await producer(bench, "a"), await producer(bench, "b")
         with pytest.raises(LimitReached, match="max_transactional_ids"):
             await producer(bench, "c")
@@ -297,11 +291,11 @@ def test_limits_of_transactions_are_named_when_they_are_reached(factory: Factory
         second.sequence = 0
         await second.write()
 
-    run(factory, scenario, SequencerSettings(max_transactional_ids=2, max_open_transactions=1))
 
-
-def test_transactional_ids_that_are_not_used_are_forgotten_unless_something_is_open(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_transactional_ids_that_are_not_used_are_forgotten_unless_something_is_open(
+    factory: Factory,
+) -> None:
+    async with opened_bench(factory, SequencerSettings(transactional_id_expiration_ms=1_000)) as bench:
         idle, busy = await producer(bench, "idle"), await producer(bench, "busy")
         await busy.add(0)
         await bench.advance(2_000)
@@ -311,14 +305,12 @@ def test_transactional_ids_that_are_not_used_are_forgotten_unless_something_is_o
         with pytest.raises(InvalidProducerIdMapping):
             await idle.add(0)
 
-    run(factory, scenario, SequencerSettings(transactional_id_expiration_ms=1_000))
-
 
 # --- what a transaction holds -------------------------------------------------------------------------
 
 
-def test_an_open_transaction_is_not_stable_and_its_end_is_one_marker(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_an_open_transaction_is_not_stable_and_its_end_is_one_marker(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         mine = await producer(bench)
         await bench.commit(batch(2))
         assert await mine.write(3) == 2
@@ -340,22 +332,18 @@ def test_an_open_transaction_is_not_stable_and_its_end_is_one_marker(factory: Fa
         assert marked.markers == [Marker(6, *(granted.producer_id, 0), True, marked.created_ms)]
         assert [(one.base_offset, one.record_count, one.length) for one in marked.batches] == [(6, 1, 78)]
 
-    run(factory, scenario)
 
-
-def test_a_partition_without_records_gets_no_marker(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_partition_without_records_gets_no_marker(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         mine = await producer(bench)
         await mine.add(0, 1)
         await mine.write(partition=1)
         await mine.end(commit=False)
         assert ((await bench.find()).high_watermark, (await bench.find(partition=1)).high_watermark) == (0, 2)
 
-    run(factory, scenario)
 
-
-def test_a_batch_with_a_number_is_stored_in_that_transaction_only(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_batch_with_a_number_is_stored_in_that_transaction_only(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         mine = await producer(bench)
         assert await mine.current() == (CLOSED, -1)
         await mine.add(0)
@@ -375,13 +363,11 @@ def test_a_batch_with_a_number_is_stored_in_that_transaction_only(factory: Facto
         assert await bench.commit(mine.batch(), transactions=[second], partition=1) == [(CLOSED, -1)]
         assert (await bench.find()).last_stable_offset == 3
 
-    run(factory, scenario)
 
-
-def test_a_batch_sent_twice_is_stored_once_and_neither_it_nor_a_gap_begins_anything(
+async def test_a_batch_sent_twice_is_stored_once_and_neither_it_nor_a_gap_begins_anything(
     factory: Factory,
 ) -> None:
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench(factory) as bench:
         mine = await producer(bench)
         first, second = mine.batch(), mine.batch()
         assert await bench.commit(second) == [(BatchError.UNKNOWN_PRODUCER_ID, -1)]
@@ -395,11 +381,9 @@ def test_a_batch_sent_twice_is_stored_once_and_neither_it_nor_a_gap_begins_anyth
         assert (described.state, described.number) == (TransactionState.ONGOING, 1)
         assert described.partitions == [(bench.topic.topic_id, 0)]
 
-    run(factory, scenario)
 
-
-def test_a_batch_outside_of_its_transaction_is_refused(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_batch_outside_of_its_transaction_is_refused(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         mine = await producer(bench)
         plain = batch(producer=mine.now.producer_id, sequence=0)
         control = BatchCoordinates(
@@ -409,11 +393,9 @@ def test_a_batch_outside_of_its_transaction_is_refused(factory: Factory) -> None
         assert await bench.commit(plain, control, unnamed) == [(CLOSED, -1)] * 3
         assert (await bench.find()).high_watermark == 0
 
-    run(factory, scenario)
 
-
-def test_a_verified_partition_must_be_in_the_open_transaction(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_verified_partition_must_be_in_the_open_transaction(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         mine = await producer(bench)
         for _ in range(2):
             with pytest.raises(InvalidTransactionState):
@@ -430,14 +412,12 @@ def test_a_verified_partition_must_be_in_the_open_transaction(factory: Factory) 
             assert (await mine.describe()).partitions == [(bench.topic.topic_id, 0)]
             await mine.end(commit=True, bump=False)
 
-    run(factory, scenario)
-
 
 # --- ends ---------------------------------------------------------------------------------------------
 
 
-def test_an_end_sent_twice_gets_its_first_answer(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_an_end_sent_twice_gets_its_first_answer(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         for commit in (True, False):
             mine = await producer(bench, f"bumping {commit}")
             await mine.write()
@@ -453,11 +433,9 @@ def test_an_end_sent_twice_gets_its_first_answer(factory: Factory) -> None:
             assert (await bench.find()).high_watermark == end + 1
             await mine.end(commit=True)
 
-    run(factory, scenario)
 
-
-def test_an_end_without_a_bump_sent_twice_gets_its_first_answer(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_an_end_without_a_bump_sent_twice_gets_its_first_answer(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         mine = await producer(bench)
         with pytest.raises(InvalidTransactionState):
             await mine.end(commit=True, bump=False)
@@ -477,11 +455,9 @@ def test_an_end_without_a_bump_sent_twice_gets_its_first_answer(factory: Factory
             assert (await mine.describe()).state is TransactionState.ONGOING
             await mine.end(commit=False, bump=False)
 
-    run(factory, scenario)
 
-
-def test_with_bumps_an_empty_transaction_may_be_aborted_but_not_committed(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_with_bumps_an_empty_transaction_may_be_aborted_but_not_committed(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         mine = await producer(bench)
         with pytest.raises(InvalidTransactionState):
             await mine.end(commit=True)
@@ -493,11 +469,11 @@ def test_with_bumps_an_empty_transaction_may_be_aborted_but_not_committed(factor
             await mine.end(commit=True)
         await mine.write()
 
-    run(factory, scenario)
 
-
-def test_a_producer_that_missed_the_answer_to_its_end_continues_with_its_epoch(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_producer_that_missed_the_answer_to_its_end_continues_with_its_epoch(
+    factory: Factory,
+) -> None:
+    async with opened_bench(factory) as bench:
         mine = await producer(bench)
         before = mine.now
         await mine.write()
@@ -505,11 +481,9 @@ def test_a_producer_that_missed_the_answer_to_its_end_continues_with_its_epoch(f
         assert await mine.init(named=before) == after
         await mine.write()
 
-    run(factory, scenario)
 
-
-def test_an_end_whose_write_fails_is_retried(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_an_end_whose_write_fails_is_retried(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         store = bench.store
         for when in ("before", "after"):
             mine = await producer(bench, when)
@@ -523,11 +497,9 @@ def test_an_end_whose_write_fails_is_retried(factory: Factory) -> None:
         assert shape(found) == [(0, 1, MIXED), (1, 2, MARKERS), (2, 3, MIXED), (3, 4, MARKERS)]
         assert [(one.first_offset, one.last_offset) for one in found.aborted] == [(0, 1), (2, 3)]
 
-    run(factory, scenario)
 
-
-def test_another_committer_continues_with_what_is_open(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_another_committer_continues_with_what_is_open(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         store = bench.store
         aborted, mine = await producer(bench, "aborted"), await producer(bench)
         await aborted.write()
@@ -545,11 +517,9 @@ def test_another_committer_continues_with_what_is_open(factory: Factory) -> None
         assert ((await bench.find()).last_stable_offset, await position(bench)) == (4, (7, False))
         await second.close()
 
-    run(factory, scenario)
 
-
-def test_the_markers_of_one_group_of_requests_share_one_row(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_the_markers_of_one_group_of_requests_share_one_row(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         store = bench.store
         producers = [await producer(bench, f"tx{number}") for number in range(5)]
         for one in producers:
@@ -575,11 +545,9 @@ def test_the_markers_of_one_group_of_requests_share_one_row(factory: Factory) ->
         news = (await bench.sequencer.feed(FeedRequest(start, [], 0))).updates[0]
         assert [(one.base_offset, one.end_offset) for one in news.runs] == [(5, 6), (6, 11)]
 
-    run(factory, scenario)
 
-
-def test_the_feed_tells_of_an_end_with_the_last_stable_offset(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_the_feed_tells_of_an_end_with_the_last_stable_offset(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         mine = await producer(bench)
         start = await bench.find_number()
         await mine.write(2)
@@ -593,11 +561,9 @@ def test_the_feed_tells_of_an_end_with_the_last_stable_offset(factory: Factory) 
         assert answer.commit_number == start + 2
         assert [(one.last_stable_offset, one.runs[0].kind) for one in answer.updates] == [(3, MARKERS)]
 
-    run(factory, scenario)
 
-
-def test_a_transaction_whose_time_is_over_is_aborted_and_its_producer_fenced(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_transaction_whose_time_is_over_is_aborted_and_its_producer_fenced(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         mine, patient = Producer(bench, "tx"), await producer(bench, "patient")
         await mine.init(timeout_ms=400)
         await patient.write()
@@ -629,11 +595,9 @@ def test_a_transaction_whose_time_is_over_is_aborted_and_its_producer_fenced(fac
         with pytest.raises(ProducerFenced):
             await other.init(named=ProducerGrant(mine.now.producer_id, 0))
 
-    run(factory, scenario)
 
-
-def test_an_operator_aborts_what_a_producer_has_open(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_an_operator_aborts_what_a_producer_has_open(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         mine = await producer(bench)
         await mine.write()
         topic_id = bench.topic.topic_id
@@ -650,14 +614,12 @@ def test_an_operator_aborts_what_a_producer_has_open(factory: Factory) -> None:
         with pytest.raises(InvalidTransactionState):
             await mine.end(commit=True)
 
-    run(factory, scenario)
-
 
 # --- group offsets ------------------------------------------------------------------------------------
 
 
-def test_offsets_of_a_transaction_are_pending_until_it_ends(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_offsets_of_a_transaction_are_pending_until_it_ends(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         mine = await producer(bench)
         for commit, after in ((False, -1), (True, 6)):
             await mine.offsets(5)
@@ -671,11 +633,9 @@ def test_offsets_of_a_transaction_are_pending_until_it_ends(factory: Factory) ->
         await mine.end(commit=False)
         assert await position(bench) == (6, False)
 
-    run(factory, scenario)
 
-
-def test_a_group_must_have_been_added_unless_it_joins(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_group_must_have_been_added_unless_it_joins(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         mine = await producer(bench)
         with pytest.raises(InvalidTransactionState):
             await mine.offsets(1, joins=False)
@@ -687,11 +647,9 @@ def test_a_group_must_have_been_added_unless_it_joins(factory: Factory) -> None:
         await mine.end(commit=True)
         assert await position(bench) == (1, False)
 
-    run(factory, scenario)
 
-
-def test_requests_of_a_transaction_add_nothing_to_a_later_one(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_requests_of_a_transaction_add_nothing_to_a_later_one(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         mine = await producer(bench)
         for number, commit in ((1, True), (2, False)):
             await mine.add(0, number=number)
@@ -712,8 +670,6 @@ def test_requests_of_a_transaction_add_nothing_to_a_later_one(factory: Factory) 
         await mine.end(commit=True, bump=False, number=3)
         assert await position(bench) == (10, False)
 
-    run(factory, scenario)
-
 
 async def stable_group(bench: Bench) -> None:
     """Create a group with one member, "m", at its first generation."""
@@ -725,10 +681,10 @@ async def stable_group(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_position_of_a_transaction_is_not_replaced_by_one_that_was_sent_earlier(
+async def test_a_position_of_a_transaction_is_not_replaced_by_one_that_was_sent_earlier(
     factory: Factory, commit: bool
 ) -> None:
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench(factory) as bench:
         await stable_group(bench)
         mine = await producer(bench)
         for offset, turn in ((5, 2), (9, 4), (7, 3), (9, 4)):
@@ -738,8 +694,6 @@ def test_a_position_of_a_transaction_is_not_replaced_by_one_that_was_sent_earlie
         await mine.offsets(6, member="m", turn=1)
         await mine.end(commit=True)
         assert await position(bench) == (9 if commit else 6, False)
-
-    run(factory, scenario)
 
 
 async def commit_plainly(bench: Bench, offset: int, *, member: str = "", turn: int = 0) -> None:
@@ -752,10 +706,10 @@ async def commit_plainly(bench: Bench, offset: int, *, member: str = "", turn: i
 
 @pytest.mark.parametrize("pending_turn", [0, 1])
 @pytest.mark.parametrize("commit", [True, False])
-def test_the_end_of_a_transaction_does_not_replace_a_position_that_was_committed_after_its_own(
+async def test_the_end_of_a_transaction_does_not_replace_a_position_that_was_committed_after_its_own(
     factory: Factory, commit: bool, pending_turn: int
 ) -> None:
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench(factory) as bench:
         await stable_group(bench)
         mine = await producer(bench)
         await mine.offsets(5, member="m", turn=pending_turn)
@@ -768,11 +722,9 @@ def test_the_end_of_a_transaction_does_not_replace_a_position_that_was_committed
         later = 30 if commit and pending_turn else 25
         assert await position(bench) == (later, False)
 
-    run(factory, scenario)
 
-
-def test_the_later_sent_position_of_two_transactions_stays(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_the_later_sent_position_of_two_transactions_stays(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         await stable_group(bench)
         first, second = await producer(bench), await producer(bench, "other")
         await first.offsets(5, member="m", turn=1)
@@ -781,11 +733,9 @@ def test_the_later_sent_position_of_two_transactions_stays(factory: Factory) -> 
         await first.end(commit=True)
         assert await position(bench) == (9, False)
 
-    run(factory, scenario)
 
-
-def test_the_end_of_a_transaction_does_not_bring_a_deleted_position_back(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_the_end_of_a_transaction_does_not_bring_a_deleted_position_back(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         delete = DeleteOffsets("g", [(bench.topic.topic_id, 0)])
         mine = await producer(bench)
         for known in (-1, 3):
@@ -800,11 +750,9 @@ def test_the_end_of_a_transaction_does_not_bring_a_deleted_position_back(factory
         await mine.end(commit=True)
         assert await position(bench) == (7, False)
 
-    run(factory, scenario)
 
-
-def test_a_late_copy_of_an_abort_that_found_nothing_ends_no_later_transaction(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_late_copy_of_an_abort_that_found_nothing_ends_no_later_transaction(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         mine = await producer(bench)
         place = (bench.topic.topic_id, 0)
         abort = AbortProducer(mine.now.producer_id, mine.now.producer_epoch, [place], UUID(int=1))
@@ -813,11 +761,9 @@ def test_a_late_copy_of_an_abort_that_found_nothing_ends_no_later_transaction(fa
         await bench.sequencer.abort_producer(abort)
         assert (await mine.describe()).state is TransactionState.ONGOING
 
-    run(factory, scenario)
 
-
-def test_the_end_of_a_transaction_does_not_undo_a_reset(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_the_end_of_a_transaction_does_not_undo_a_reset(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         mine = await producer(bench)
         await mine.offsets(5)
         await commit_plainly(bench, 2)
@@ -828,13 +774,11 @@ def test_the_end_of_a_transaction_does_not_undo_a_reset(factory: Factory) -> Non
         await mine.end(commit=True)
         assert await position(bench) == (7, False)
 
-    run(factory, scenario)
 
-
-def test_offsets_of_a_transaction_are_fenced_by_member_and_generation_where_they_are_reported(
+async def test_offsets_of_a_transaction_are_fenced_by_member_and_generation_where_they_are_reported(
     factory: Factory,
 ) -> None:
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench(factory) as bench:
         await stable_group(bench)
         mine = await producer(bench)
         with pytest.raises(StaleGroup):
@@ -845,14 +789,12 @@ def test_offsets_of_a_transaction_are_fenced_by_member_and_generation_where_they
         await mine.end(commit=True)
         assert await position(bench) == (3, False)
 
-    run(factory, scenario)
-
 
 # --- what is deleted ----------------------------------------------------------------------------------
 
 
-def test_a_topic_or_group_that_was_deleted_meanwhile_fails_no_end(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_topic_or_group_that_was_deleted_meanwhile_fails_no_end(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         mine, other = await producer(bench), await producer(bench, "other")
         await mine.write()
         await mine.offsets(4)
@@ -873,11 +815,9 @@ def test_a_topic_or_group_that_was_deleted_meanwhile_fails_no_end(factory: Facto
         await bench.sequencer.apply_retention(Empty())
         assert (await bench.sequencer.statistics(Empty())).runs == 2
 
-    run(factory, scenario)
 
-
-def test_an_aborted_range_goes_when_the_log_start_passes_its_marker(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_an_aborted_range_goes_when_the_log_start_passes_its_marker(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         mine = await producer(bench)
         await mine.write(2)
         await mine.end(commit=False)
@@ -893,11 +833,9 @@ def test_an_aborted_range_goes_when_the_log_start_passes_its_marker(factory: Fac
         statistics = await bench.sequencer.statistics(Empty())
         assert (statistics.runs, statistics.retired_objects) == (1, 1)
 
-    run(factory, scenario)
 
-
-def test_retention_takes_markers_with_what_they_ended(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_retention_takes_markers_with_what_they_ended(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         bench.topic = await bench.sequencer.create_topic(CreateTopic("short", 1, {"retention.ms": "1000"}))
         mine = await producer(bench)
         for at in (T0, T0 + 1, T0 + 20_000):
@@ -910,16 +848,14 @@ def test_retention_takes_markers_with_what_they_ended(factory: Factory) -> None:
         assert (found.log_start_offset, shape(found)) == (4, [(4, 5, MIXED), (5, 6, MARKERS)])
         assert [one.first_offset for one in found.aborted] == [4]
 
-    run(factory, scenario)
-
 
 # --- reading ------------------------------------------------------------------------------------------
 
 
-def test_exactly_the_aborted_ranges_that_overlap_are_reported_in_order_of_their_first_offsets(
+async def test_exactly_the_aborted_ranges_that_overlap_are_reported_in_order_of_their_first_offsets(
     factory: Factory,
 ) -> None:
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench(factory) as bench:
         a, b, c = [await producer(bench, name) for name in "abc"]
         await a.write()  # 0
         await b.write()  # 1
@@ -935,11 +871,9 @@ def test_exactly_the_aborted_ranges_that_overlap_are_reported_in_order_of_their_
         ):  # fmt: skip
             assert (await bench.find(offset, max_bytes=max_bytes)).aborted == told, (offset, max_bytes)
 
-    run(factory, scenario)
 
-
-def test_read_committed_look_ups_stop_at_the_last_stable_offset(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_read_committed_look_ups_stop_at_the_last_stable_offset(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         mine = await producer(bench)
         await bench.commit(batch(2, at=T0))
         await mine.write(at=T0 + 10)
@@ -958,17 +892,16 @@ def test_read_committed_look_ups_stop_at_the_last_stable_offset(factory: Factory
         assert newest.run is not None and newest.run.base_offset == 3
         assert (await bench.look_up(T0 + 21)).run is None  # markers have no timestamp to be found by
 
-    run(factory, scenario)
 
-
-def test_the_latest_of_many_parts_is_not_returned_while_it_is_uncommitted(
+async def test_the_latest_of_many_parts_is_not_returned_while_it_is_uncommitted(
     factory: Factory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer is the same as if one part held everything: the latest record of the earlier parts is not the
     latest."""
     monkeypatch.setattr(queries, "MAX_SCANNED", 2)
 
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench(factory) as bench:
+
         async def latest(*, read_committed: bool) -> OffsetResult:
             query = OffsetQuery(bench.topic.topic_id, 0, OffsetSpec.MAX_TIMESTAMP, read_committed)
             (found,) = await all_offsets(bench.sequencer, [query])
@@ -985,11 +918,9 @@ def test_the_latest_of_many_parts_is_not_returned_while_it_is_uncommitted(
         committed = await latest(read_committed=True)
         assert committed.run is not None and committed.run.base_offset == 3
 
-    run(factory, scenario)
 
-
-def test_open_transactions_are_described_and_counted(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_open_transactions_are_described_and_counted(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         mine, _ = await producer(bench), await producer(bench, "idle")
         await bench.commit(batch(2))
         await mine.write()
@@ -1008,8 +939,6 @@ def test_open_transactions_are_described_and_counted(factory: Factory) -> None:
         assert [(one.transactional_id, one.started_ms) for one in found] == [("idle", -1), ("tx", -1)]
         assert (await bench.sequencer.transactions(TransactionsRequest(["?"]))).transactions == []
         assert (await bench.sequencer.statistics(Empty())).open_transactions == 0
-
-    run(factory, scenario)
 
 
 # --- compaction ---------------------------------------------------------------------------------------
@@ -1053,8 +982,8 @@ async def compactor(bench: Bench) -> Compactor:
     return made
 
 
-def test_candidates_are_stable_and_hold_markers_and_aborted_ranges(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_candidates_are_stable_and_hold_markers_and_aborted_ranges(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         mine, other = await producer(bench), await producer(bench, "other")
         await mine.write()  # 0
         await mine.end(commit=False)  # 1
@@ -1084,11 +1013,9 @@ def test_candidates_are_stable_and_hold_markers_and_aborted_ranges(factory: Fact
         await swaps.swap(1, 8)
         assert (await bench.sequencer.compaction_candidates(CompactionRequest(0, 0, 9))).candidates == []
 
-    run(factory, scenario)
 
-
-def test_markers_alone_are_not_compacted(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_markers_alone_are_not_compacted(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         mine = await producer(bench)
         await mine.write()
         await mine.end(commit=False)
@@ -1098,11 +1025,9 @@ def test_markers_alone_are_not_compacted(factory: Factory) -> None:
         statistics = await bench.sequencer.statistics(Empty())
         assert (statistics.runs, statistics.uncompacted_bytes) == (2, 0)
 
-    run(factory, scenario)
 
-
-def test_a_swap_takes_out_of_aborted_ranges_what_it_replaces(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_swap_takes_out_of_aborted_ranges_what_it_replaces(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         a, b = await producer(bench, "a"), await producer(bench, "b")
         for _ in range(3):
             await a.write()  # 0, 1, 2
@@ -1124,11 +1049,9 @@ def test_a_swap_takes_out_of_aborted_ranges_what_it_replaces(factory: Factory) -
         statistics = await bench.sequencer.statistics(Empty())
         assert (statistics.objects - statistics.retired_objects, statistics.retired_objects) == (3, 5)
 
-    run(factory, scenario)
 
-
-def test_a_swap_of_what_is_not_stable_is_refused(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_swap_of_what_is_not_stable_is_refused(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
         mine = await producer(bench)
         await bench.commit(batch())
         await mine.write()
@@ -1137,11 +1060,11 @@ def test_a_swap_of_what_is_not_stable_is_refused(factory: Factory) -> None:
             await swaps.swap(0, 2)
         await swaps.swap(0, 1)
 
-    run(factory, scenario)
 
-
-def test_an_aborted_range_whose_beginning_was_deleted_is_swapped_like_any_other(factory: Factory) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_an_aborted_range_whose_beginning_was_deleted_is_swapped_like_any_other(
+    factory: Factory,
+) -> None:
+    async with opened_bench(factory) as bench:
         mine = await producer(bench)
         for _ in range(3):
             await mine.write()  # 0, 1, 2
@@ -1152,5 +1075,3 @@ def test_an_aborted_range_whose_beginning_was_deleted_is_swapped_like_any_other(
         swaps = await compactor(bench)
         await swaps.swap(1, 4)
         assert (await bench.find(1)).aborted == []
-
-    run(factory, scenario)

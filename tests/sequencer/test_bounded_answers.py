@@ -49,7 +49,7 @@ from tailrace.rpc.frames import encode_body
 from tests.support.backlog import RUN_LENGTH, TOPIC, fill
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.listings import all_positions, all_producers
-from tests.support.sequencer_bench import Bench, batch, run
+from tests.support.sequencer_bench import batch, opened_bench
 from tests.support.sequencers import memory
 
 ANY = 1 << 40
@@ -189,8 +189,8 @@ async def test_a_run_is_never_larger_than_it_is_counted() -> None:
         assert len(encode_body(run)) <= run_bytes(run)
 
 
-def test_what_lies_between_the_first_run_and_the_last_is_summed_up_where_runs_are_in_memory() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_what_lies_between_the_first_run_and_the_last_is_summed_up_where_runs_are_in_memory() -> None:
+    async with opened_bench(memory) as bench:
         for number in range(12):
             await bench.commit(*[batch(2)] * (1 + number % 3))
         for offset in (0, 1, 5, 40, 44):
@@ -201,8 +201,6 @@ def test_what_lies_between_the_first_run_and_the_last_is_summed_up_where_runs_ar
         async with a_backlog(partitions=1, runs=10) as sequencer:
             (found,) = (await sequencer.find_batches(FindRequest(everything(1)))).partitions
             assert found.runs and found.inner_bytes == -1, "out of the store"
-
-    run(memory, scenario)
 
 
 async def test_a_run_larger_than_the_whole_answer_is_given_alone() -> None:
@@ -381,10 +379,10 @@ async def test_offsets_by_time_of_many_partitions_come_in_parts_and_in_order() -
                 assert (result.run.partition, result.run.base_offset) == (query.partition, 5)
 
 
-def test_a_follower_far_behind_gets_the_feed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_follower_far_behind_gets_the_feed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sequencer.bounds.MAX_ANSWER_RUNS", 3)
 
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench(memory) as bench:
         start = await bench.find_number()
         for number in range(8):
             await bench.commit(batch(2), partition=number % 2)
@@ -398,8 +396,6 @@ def test_a_follower_far_behind_gets_the_feed_in_parts(monkeypatch: pytest.Monkey
         woken = await bench.sequencer.feed(FeedRequest(start, [], 0, wants_runs=False))
         assert [(news.partition, news.runs) for news in woken.updates] == [(0, []), (1, [])]
         assert woken.commit_number == start + 8
-
-    run(memory, scenario)
 
 
 def test_client_configs_come_in_pages_of_one_version() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 import pytest
@@ -77,20 +78,19 @@ class World:
         return await collect(self.sequencer, self.objects, SystemClock(), batch=2, pause_s=0)
 
 
-def run(use: Callable[[World], Awaitable[None]]) -> None:
-    async def whole() -> None:
+@asynccontextmanager
+async def started_world() -> AsyncIterator[World]:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         world = World()
         await world.sequencer.start()
         world.agent = await world.sequencer.register_agent(AGENT)
         await world.open_session()
-        await use(world)
+        yield world
         await world.sequencer.close()
 
-    asyncio.run(asyncio.wait_for(whole(), PATIENCE_SECONDS))
 
-
-def test_an_open_sessions_uploads_are_left_alone_and_an_ended_ones_orphans_go() -> None:
-    async def use(world: World) -> None:
+async def test_an_open_sessions_uploads_are_left_alone_and_an_ended_ones_orphans_go() -> None:
+    async with started_world() as world:
         for number in range(5):
             await world.put(f"{number}")
         assert await world.collect() == Collection(0, 0)
@@ -102,11 +102,9 @@ def test_an_open_sessions_uploads_are_left_alone_and_an_ended_ones_orphans_go() 
         assert (await world.collect()).orphans_deleted == 1
         assert late not in await world.keys()
 
-    run(use)
 
-
-def test_an_object_goes_with_its_last_run_after_the_grace_and_not_before() -> None:
-    async def use(world: World) -> None:
+async def test_an_object_goes_with_its_last_run_after_the_grace_and_not_before() -> None:
+    async with started_world() as world:
         topic = await world.sequencer.create_topic(CreateTopic("t", 1, {}))
         key = await world.commit(topic.topic_id, 0)
         await world.sequencer.close_session(SessionRef(world.session.session_id))
@@ -120,8 +118,6 @@ def test_an_object_goes_with_its_last_run_after_the_grace_and_not_before() -> No
         assert (await world.collect()).objects_deleted == 1
         assert await world.keys() == []
         assert (await world.collect()).objects_deleted == 0
-
-    run(use)
 
 
 class Locked(MemoryStore):
@@ -140,8 +136,8 @@ class Locked(MemoryStore):
             raise NotDeleted(dict.fromkeys(left, "locked"), len(keys))
 
 
-def test_an_object_that_cannot_be_deleted_keeps_nothing_else_from_going() -> None:
-    async def use(world: World) -> None:
+async def test_an_object_that_cannot_be_deleted_keeps_nothing_else_from_going() -> None:
+    async with started_world() as world:
         world.objects = store = Locked(world.clock)
         topic = await world.sequencer.create_topic(CreateTopic("t", 1, {}))
         stored = [await world.commit(topic.topic_id, number) for number in range(5)]
@@ -162,8 +158,6 @@ def test_an_object_that_cannot_be_deleted_keeps_nothing_else_from_going() -> Non
         store.is_all_refused, store.locked = False, set()
         assert await world.collect() == Collection(1, 1)
         assert await world.keys() == []
-
-    run(use)
 
 
 def test_sessions_are_looked_through_in_turns_and_the_first_closed_come_first(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
@@ -69,14 +70,13 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def run(use: Callable[[World], Awaitable[None]]) -> None:
-    async def whole() -> None:
+@asynccontextmanager
+async def started_world() -> AsyncIterator[World]:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         world = World()
         await world.sequencer.start()
-        await use(world)
+        yield world
         await world.sequencer.close()
-
-    asyncio.run(asyncio.wait_for(whole(), PATIENCE_SECONDS))
 
 
 def breaks(draft: object) -> None:
@@ -91,8 +91,8 @@ def of_bad_ids(row: Row) -> bool:
     return isinstance(row, TransactionRow) and row.transactional_id.startswith("bad")
 
 
-def test_a_request_whose_decision_breaks_fails_alone_and_for_good() -> None:
-    async def use(world: World) -> None:
+async def test_a_request_whose_decision_breaks_fails_alone_and_for_good() -> None:
+    async with started_world() as world:
         with capture_logs() as logs:
             made, broken, other = await world.together(
                 world.sequencer.create_topic(CreateTopic("a", 1, {})),
@@ -106,12 +106,10 @@ def test_a_request_whose_decision_breaks_fails_alone_and_for_good() -> None:
         ]
         assert world.store.loads == 1
 
-    run(use)
-
 
 @pytest.mark.parametrize("bad", [{0}, {39}, {7, 20, 21}, set(range(40))])
-def test_a_request_that_the_store_refuses_fails_alone_and_nothing_is_reloaded(bad: set[int]) -> None:
-    async def use(world: World) -> None:
+async def test_a_request_that_the_store_refuses_fails_alone_and_nothing_is_reloaded(bad: set[int]) -> None:
+    async with started_world() as world:
         world.store.refuse(of_bad_ids)
         answers = await world.together(
             *(
@@ -126,11 +124,9 @@ def test_a_request_that_the_store_refuses_fails_alone_and_nothing_is_reloaded(ba
         world.store.refuse(lambda row: False)
         assert (await world.sequencer.init_producer(transactional("good-1"))).producer_epoch >= 0
 
-    run(use)
 
-
-def test_commits_keep_their_order_when_a_request_of_their_group_is_refused() -> None:
-    async def use(world: World) -> None:
+async def test_commits_keep_their_order_when_a_request_of_their_group_is_refused() -> None:
+    async with started_world() as world:
         session = await world.session()
         world.store.refuse(of_bad_ids)
         commits = [CommitRequest(session.session_id, number, 0, None, []) for number in (2, 0, 1, 3)]
@@ -145,16 +141,14 @@ def test_commits_keep_their_order_when_a_request_of_their_group_is_refused() -> 
         assert not any(isinstance(answer, Exception) for answer in answers)
         assert await world.sequencer.commit(CommitRequest(session.session_id, 4, 0, None, []))
 
-    run(use)
-
 
 @pytest.mark.parametrize("is_written", [False, True])
-def test_an_early_commit_whose_turn_comes_as_a_failing_group_ends_is_answered(
+async def test_an_early_commit_whose_turn_comes_as_a_failing_group_ends_is_answered(
     is_written: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_commit, "ROWS_OF_A_GROUP", 1)
 
-    async def use(world: World) -> None:
+    async with started_world() as world:
         session = await world.session()
         early, first = (CommitRequest(session.session_id, number, 0, None, []) for number in (1, 0))
         waiting = asyncio.ensure_future(world.sequencer.commit(early))
@@ -166,14 +160,12 @@ def test_an_early_commit_whose_turn_comes_as_a_failing_group_ends_is_answered(
         answers = await asyncio.gather(world.sequencer.commit(first), waiting, return_exceptions=True)
         assert [type(answer) for answer in answers] == [SequencerUnavailable] * 2
 
-    run(use)
 
-
-def test_a_committer_whose_last_checkpoint_breaks_gives_the_lease_back() -> None:
+async def test_a_committer_whose_last_checkpoint_breaks_gives_the_lease_back() -> None:
     async def breaks_down() -> None:
         raise ZeroDivisionError("a bug")
 
-    async def use(world: World) -> None:
+    async with started_world() as world:
         await world.sequencer.close()
         checkpointer = Checkpointer(
             MemoryStore(world.clock), world.store, world.clock, interval_ms=1_000, reservation=100
@@ -188,11 +180,9 @@ def test_a_committer_whose_last_checkpoint_breaks_gives_the_lease_back() -> None
         await second.start()
         await second.close()
 
-    run(use)
 
-
-def test_a_committer_that_cannot_show_what_it_wrote_ends_and_gives_the_lease_back() -> None:
-    async def use(world: World) -> None:
+async def test_a_committer_that_cannot_show_what_it_wrote_ends_and_gives_the_lease_back() -> None:
+    async with started_world() as world:
         world.sequencer._view.feed.publish = breaks  # type: ignore[method-assign, assignment]
         with pytest.raises(SequencerUnavailable):
             await world.sequencer.create_topic(CreateTopic("t", 1, {}))
@@ -206,11 +196,9 @@ def test_a_committer_that_cannot_show_what_it_wrote_ends_and_gives_the_lease_bac
         assert [topic.name for topic in topics] == ["t"]
         await second.close()
 
-    run(use)
 
-
-def test_no_two_terms_share_an_epoch_whatever_they_call_themselves() -> None:
-    async def use(world: World) -> None:
+async def test_no_two_terms_share_an_epoch_whatever_they_call_themselves() -> None:
+    async with started_world() as world:
         epochs = [world.sequencer.epoch]
         for _ in range(3):
             world.clock.advance(2.0)  # the one before is left as it is: it died
@@ -222,11 +210,10 @@ def test_no_two_terms_share_an_epoch_whatever_they_call_themselves() -> None:
             epochs.append(world.sequencer.epoch)
         assert len(set(epochs)) == len(epochs)
 
-    run(use)
 
+async def test_closing_waits_for_the_write_in_progress_whatever_became_of_the_keepers() -> None:
+    async with started_world() as world:
 
-def test_closing_waits_for_the_write_in_progress_whatever_became_of_the_keepers() -> None:
-    async def use(world: World) -> None:
         async def breaks_down() -> int:
             raise ZeroDivisionError("a bug")
 
@@ -247,11 +234,9 @@ def test_closing_waits_for_the_write_in_progress_whatever_became_of_the_keepers(
         await closing
         assert (await writing).name == "t"
 
-    run(use)
 
-
-def test_a_last_write_that_never_ends_keeps_no_next_term_from_beginning() -> None:
-    async def use(world: World) -> None:
+async def test_a_last_write_that_never_ends_keeps_no_next_term_from_beginning() -> None:
+    async with started_world() as world:
         world.store.hold_writes()
         writing = asyncio.ensure_future(world.sequencer.create_topic(CreateTopic("t", 1, {})))
         await settle()
@@ -266,22 +251,18 @@ def test_a_last_write_that_never_ends_keeps_no_next_term_from_beginning() -> Non
         assert second.epoch > world.sequencer.epoch
         await second.close()
 
-    run(use)
 
-
-def test_a_stalled_committer_that_nobody_replaced_continues_without_reloading() -> None:
-    async def use(world: World) -> None:
+async def test_a_stalled_committer_that_nobody_replaced_continues_without_reloading() -> None:
+    async with started_world() as world:
         world.clock.advance(60.0)  # nothing ran meanwhile, its lease is over
         assert not world.sequencer.is_committer
         assert (await world.sequencer.metadata(MetadataRequest())).topics == []
         assert (await world.sequencer.create_topic(CreateTopic("t", 1, {}))).name == "t"
         assert world.store.loads == 1
 
-    run(use)
 
-
-def test_a_stalled_committer_that_was_replaced_does_not_show_all_that_its_successor_wrote() -> None:
-    async def use(world: World) -> None:
+async def test_a_stalled_committer_that_was_replaced_does_not_show_all_that_its_successor_wrote() -> None:
+    async with started_world() as world:
         world.clock.advance(60.0)
         second = Committer(world.store, world.clock, SeededEntropy(2))
         await second.start()
@@ -290,11 +271,9 @@ def test_a_stalled_committer_that_was_replaced_does_not_show_all_that_its_succes
             await world.sequencer._catch_up()  # as a snapshot does after its last page
         await second.close()
 
-    run(use)
 
-
-def test_a_stalled_committer_that_was_replaced_answers_nothing_more() -> None:
-    async def use(world: World) -> None:
+async def test_a_stalled_committer_that_was_replaced_answers_nothing_more() -> None:
+    async with started_world() as world:
         world.clock.advance(60.0)
         second = Committer(world.store, world.clock, SeededEntropy(2))
         await second.start()
@@ -303,8 +282,6 @@ def test_a_stalled_committer_that_was_replaced_answers_nothing_more() -> None:
         with pytest.raises(SequencerUnavailable):
             await world.sequencer.create_topic(CreateTopic("t", 1, {}))
         await second.close()
-
-    run(use)
 
 
 class Noted(SequencerObserver):
@@ -331,8 +308,8 @@ class Noted(SequencerObserver):
         self.terms += 1
 
 
-def test_five_thousand_commits_of_offsets_that_wait_take_twenty_writes() -> None:
-    async def use(world: World) -> None:
+async def test_five_thousand_commits_of_offsets_that_wait_take_twenty_writes() -> None:
+    async with started_world() as world:
         topic = await world.sequencer.create_topic(CreateTopic("t", 1, {}))
         before = world.store.writes
         position = OffsetPosition(topic.topic_id, 0, 1, 0, "")
@@ -344,11 +321,9 @@ def test_five_thousand_commits_of_offsets_that_wait_take_twenty_writes() -> None
         )
         assert world.store.writes - before == 20, "256 requests in each"
 
-    run(use)
 
-
-def test_a_thousand_agents_that_come_back_together_take_eight_writes() -> None:
-    async def use(world: World) -> None:
+async def test_a_thousand_agents_that_come_back_together_take_eight_writes() -> None:
+    async with started_world() as world:
         before = world.store.writes
 
         async def come_back(number: int) -> None:
@@ -362,11 +337,9 @@ def test_a_thousand_agents_that_come_back_together_take_eight_writes() -> None:
         assert ring is not None and len(ring.members) == 1_000
         assert ring.generation <= 5, "a generation for each write in which agents joined, not for each agent"
 
-    run(use)
 
-
-def test_an_observer_gets_events_of_groups_queue_database_and_failures() -> None:
-    async def use(world: World) -> None:
+async def test_an_observer_gets_events_of_groups_queue_database_and_failures() -> None:
+    async with started_world() as world:
         noted = Noted()
         await world.sequencer.close()
         world.sequencer = Committer(world.store, world.clock, SeededEntropy(2), observer=noted)
@@ -383,11 +356,9 @@ def test_an_observer_gets_events_of_groups_queue_database_and_failures() -> None
         assert noted.failed == ["init_producer"]
         assert noted.database == ["load", "read", "write", "write", "write", "write"]
 
-    run(use)
 
-
-def test_nothing_is_queued_at_a_committer_that_has_closed() -> None:
-    async def use(world: World) -> None:
+async def test_nothing_is_queued_at_a_committer_that_has_closed() -> None:
+    async with started_world() as world:
         noted = Noted()
         await world.sequencer.close()
         world.sequencer = Committer(world.store, world.clock, SeededEntropy(2), observer=noted)
@@ -400,11 +371,9 @@ def test_nothing_is_queued_at_a_committer_that_has_closed() -> None:
             await waiting
         assert noted.queued[-1] == 0
 
-    run(use)
 
-
-def test_a_request_that_its_caller_abandoned_is_not_decided_and_reads_nothing() -> None:
-    async def use(world: World) -> None:
+async def test_a_request_that_its_caller_abandoned_is_not_decided_and_reads_nothing() -> None:
+    async with started_world() as world:
         world.store.hold_writes()
         first = asyncio.ensure_future(world.sequencer.create_topic(CreateTopic("first", 1, {})))
         await settle()
@@ -430,11 +399,9 @@ def test_a_request_that_its_caller_abandoned_is_not_decided_and_reads_nothing() 
         known = await world.sequencer.metadata(MetadataRequest(-1))
         assert [topic.name for topic in known.topics] == ["first"]
 
-    run(use)
 
-
-def test_a_committer_that_breaks_down_gives_its_lease_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def use(world: World) -> None:
+async def test_a_committer_that_breaks_down_gives_its_lease_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with started_world() as world:
         monkeypatch.setattr(world.sequencer._group_commit, "_perform_together", breaks)
         with pytest.raises(SequencerUnavailable):
             await world.sequencer.create_topic(CreateTopic("t", 1, {}))
@@ -442,14 +409,14 @@ def test_a_committer_that_breaks_down_gives_its_lease_up(monkeypatch: pytest.Mon
         with pytest.raises(SequencerUnavailable):
             await asyncio.wait_for(world.sequencer.create_topic(CreateTopic("t", 1, {})), PATIENCE_SECONDS)
 
-    run(use)
-
 
 @pytest.mark.parametrize(("stopped_s", "error"), [(60.0, SequencerUnavailable), (0.0, RequestFailed)])
-def test_an_error_while_the_lease_expires_is_no_bug(stopped_s: float, error: type[SequencerError]) -> None:
+async def test_an_error_while_the_lease_expires_is_no_bug(
+    stopped_s: float, error: type[SequencerError]
+) -> None:
     """What was read of the database before and after may be of two committers."""
 
-    async def use(world: World) -> None:
+    async with started_world() as world:
         noted = Noted()
         await world.sequencer.close()
         world.sequencer = Committer(world.store, world.clock, SeededEntropy(2), observer=noted)
@@ -463,8 +430,6 @@ def test_an_error_while_the_lease_expires_is_no_bug(stopped_s: float, error: typ
             await world.sequencer._group_commit.decide_alone("apply_retention", contradicted)
         assert type(told.value) is error
         assert noted.failed == (["apply_retention"] if error is RequestFailed else [])
-
-    run(use)
 
 
 async def test_a_stop_while_something_runs_out_warns_nobody() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 import pytest
@@ -91,22 +92,21 @@ class World:
             await self.committer.create_topic(CreateTopic(name, 3, {}))
 
 
-def run(use: Callable[[World], Awaitable[None]]) -> None:
-    async def scenario() -> None:
+@asynccontextmanager
+async def started_world() -> AsyncIterator[World]:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         world = World()
         await world.committer.start()
-        await use(world)
+        yield world
         await world.committer.close()
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_SECONDS))
 
 
 def differences(copy: HotState, of: HotState) -> list[str]:
     return [kind.__name__ for kind in HOT if set(map(repr, copy.all(kind))) != set(map(repr, of.all(kind)))]
 
 
-def test_a_copy_follows_what_is_created_changed_and_deleted() -> None:
-    async def use(world: World) -> None:
+async def test_a_copy_follows_what_is_created_changed_and_deleted() -> None:
+    async with started_world() as world:
         await world.create("a")
         follower = await world.following()
         await world.create("b", "c")
@@ -120,11 +120,9 @@ def test_a_copy_follows_what_is_created_changed_and_deleted() -> None:
         assert differences(follower.state, world.committer._view.state) == []
         assert world.store.loads == 2
 
-    run(use)
 
-
-def test_taking_over_looks_at_the_end_of_the_journal_and_loads_nothing() -> None:
-    async def use(world: World) -> None:
+async def test_taking_over_looks_at_the_end_of_the_journal_and_loads_nothing() -> None:
+    async with started_world() as world:
         await world.create(*(f"t{number}" for number in range(20)))
         follower = await world.following()
         await world.create("last")
@@ -140,13 +138,11 @@ def test_taking_over_looks_at_the_end_of_the_journal_and_loads_nothing() -> None
         assert differences(world.committer._view.state, loaded) == []
         assert follower.state is None, "it is the committer's now"
 
-    run(use)
 
-
-def test_a_copy_that_the_journal_no_longer_reaches_is_reloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_copy_that_the_journal_no_longer_reaches_is_reloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sequencer.reading.journal.MAX_ROWS", 4)
 
-    async def use(world: World) -> None:
+    async with started_world() as world:
         await world.create("a")
         follower = await world.following()
         await world.create(*"bcdefgh")
@@ -158,11 +154,9 @@ def test_a_copy_that_the_journal_no_longer_reaches_is_reloaded(monkeypatch: pyte
         await follower.catch_up()
         assert follower.state is not None and differences(follower.state, world.committer._view.state) == []
 
-    run(use)
 
-
-def test_a_copy_of_another_history_of_the_same_length_is_not_continued() -> None:
-    async def use(world: World) -> None:
+async def test_a_copy_of_another_history_of_the_same_length_is_not_continued() -> None:
+    async with started_world() as world:
         await world.create("a", "b")
         follower = await world.following()
         other = World()
@@ -173,14 +167,14 @@ def test_a_copy_of_another_history_of_the_same_length_is_not_continued() -> None
             await follower.catch_up()
         await other.committer.close()
 
-    run(use)
 
-
-def test_a_copy_that_took_half_of_a_transaction_is_never_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_copy_that_took_half_of_a_transaction_is_never_used_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fail(state: HotState, changes: Changes) -> None:
         raise MemoryError
 
-    async def use(world: World) -> None:
+    async with started_world() as world:
         await world.create("a")
         follower = await world.following()
         await world.create("b")
@@ -193,11 +187,9 @@ def test_a_copy_that_took_half_of_a_transaction_is_never_used_again(monkeypatch:
             await world.create("c")
         assert world.committer.give_back() is None
 
-    run(use)
 
-
-def test_callers_that_come_together_share_two_looks() -> None:
-    async def use(world: World) -> None:
+async def test_callers_that_come_together_share_two_looks() -> None:
+    async with started_world() as world:
         await world.create("a")
         follower = await world.following()
         await follower.catch_up()
@@ -205,11 +197,9 @@ def test_callers_that_come_together_share_two_looks() -> None:
         await asyncio.gather(*(follower.catch_up() for _ in range(100)))
         assert world.store.reads - reads <= 2
 
-    run(use)
 
-
-def test_an_up_to_date_copy_has_everything_written_before_the_call() -> None:
-    async def use(world: World) -> None:
+async def test_an_up_to_date_copy_has_everything_written_before_the_call() -> None:
+    async with started_world() as world:
         await world.create("a")
         follower = await world.following()
         early = asyncio.create_task(follower.catch_up())
@@ -219,19 +209,15 @@ def test_an_up_to_date_copy_has_everything_written_before_the_call() -> None:
         assert follower.state is not None and follower.state.topic_named("b") is not None
         await early
 
-    run(use)
 
-
-def test_the_journal_is_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_journal_is_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sequencer.reading.journal.MAX_BYTES", 2_000)
 
-    async def use(world: World) -> None:
+    async with started_world() as world:
         await world.create(*(f"t{number}" for number in range(30)))
         kept = await world.store.journal_from(0, 100)
         assert 0 < sum(len(row.changes) for row in kept) <= 3_000
         assert kept[-1].number == world.committer._view.state.counter(NUMBER)
-
-    run(use)
 
 
 def test_a_number_whose_transaction_failed_is_used_again() -> None:
@@ -255,8 +241,8 @@ def _written(draft: Draft) -> Changes:
     return draft.changes
 
 
-def test_a_released_state_is_kept_by_nobody() -> None:
-    async def use(world: World) -> None:
+async def test_a_released_state_is_kept_by_nobody() -> None:
+    async with started_world() as world:
         await world.create("a")
         follower = await world.following()
         assert follower.state is not None
@@ -272,11 +258,9 @@ def test_a_released_state_is_kept_by_nobody() -> None:
         del state
         assert given() is None, "the committer is in such a cycle"
 
-    run(use)
 
-
-def test_a_committer_that_reloads_keeps_nothing_of_its_earlier_state() -> None:
-    async def use(world: World) -> None:
+async def test_a_committer_that_reloads_keeps_nothing_of_its_earlier_state() -> None:
+    async with started_world() as world:
         await world.create("a")
         view = world.committer._view
         earlier = weakref.ref(view.state)
@@ -284,14 +268,12 @@ def test_a_committer_that_reloads_keeps_nothing_of_its_earlier_state() -> None:
         await world.create("b")
         assert earlier() is None
 
-    run(use)
-
 
 # --- what it answers
 
 
-def test_a_question_is_answered_as_of_what_the_asker_has_seen() -> None:
-    async def use(world: World) -> None:
+async def test_a_question_is_answered_as_of_what_the_asker_has_seen() -> None:
+    async with started_world() as world:
         await world.create("a")
         follower = await world.following()
         loaded = follower.number
@@ -311,13 +293,11 @@ def test_a_question_is_answered_as_of_what_the_asker_has_seen() -> None:
         with pytest.raises(FollowerBehind):
             await names(seen + 1)
 
-    run(use)
 
-
-def test_a_new_caller_gets_at_least_what_another_was_answered_before() -> None:
+async def test_a_new_caller_gets_at_least_what_another_was_answered_before() -> None:
     """A client whose transaction began at one agent ends it at another: that one must see the open transaction."""
 
-    async def use(world: World) -> None:
+    async with started_world() as world:
         granted = await world.committer.init_producer(InitProducer(transactional_id="t", timeout_ms=60_000))
         transaction = TransactionRef("t", granted.producer_id, granted.producer_epoch)
         await world.create("a")
@@ -333,15 +313,13 @@ def test_a_new_caller_gets_at_least_what_another_was_answered_before() -> None:
         assert [one.number for one in described.transactions] == [1]
         assert [one.name for one in known.topics or ()] == ["a", "b"]
 
-    run(use)
 
-
-def test_a_followers_answer_has_only_the_acls_that_changed() -> None:
+async def test_a_followers_answer_has_only_the_acls_that_changed() -> None:
     def of(name: str) -> Acl:
         literal, user = PatternType.LITERAL, "User:u"
         return Acl(ResourceType.TOPIC, name, literal, user, "*", Operation.READ, Permission.ALLOW)
 
-    async def use(world: World) -> None:
+    async with started_world() as world:
         await world.committer.create_acls(CreateAcls([of("a")]))
         follower = await world.following()
         await world.committer.create_acls(CreateAcls([of("b")]))
@@ -352,11 +330,9 @@ def test_a_followers_answer_has_only_the_acls_that_changed() -> None:
         assert isinstance(changed, Security) and changed.deleted is not None
         assert (changed.version, changed.acls) == (2, [of("b")])
 
-    run(use)
 
-
-def test_the_committer_and_a_follower_answer_alike() -> None:
-    async def use(world: World) -> None:
+async def test_the_committer_and_a_follower_answer_alike() -> None:
+    async with started_world() as world:
         await world.create("a", "b")
         follower = await world.following()
         for name in sorted(AS_SEEN | AS_NEWEST):
@@ -366,8 +342,6 @@ def test_the_committer_and_a_follower_answer_alike() -> None:
             )
             theirs = await world.committer.call(method, request)
             assert await follower.answer(method, request, world.committer.journal_number) == theirs, name
-
-    run(use)
 
 
 def test_any_server_answers_every_question_but_the_committers_own() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from itertools import islice
 from typing import Any, TypeVar
 from uuid import UUID
@@ -56,7 +57,7 @@ from sequencer.store.state import HotState, replace_row
 from tailrace.turns import at_once
 from tests.support import sequencer_bench
 from tests.support.clocks import ManualClock
-from tests.support.committer_bench import CommitterBench, run_on_committer
+from tests.support.committer_bench import CommitterBench, on_committer
 from tests.support.hooked_rows import HookedRowStore, counted_deletions
 from tests.support.listings import all_positions
 from tests.support.sequencer_bench import info, settle
@@ -164,19 +165,18 @@ class World(CommitterBench[CountedStore]):
         await self.committer.apply_retention(Empty())
 
 
-def run(use: Callable[[World], Awaitable[None]]) -> None:
-    async def scenario(world: World) -> None:
-        await use(world)
+@asynccontextmanager
+async def started_world() -> AsyncIterator[World]:
+    async with on_committer(World, CountedStore) as world:
+        yield world
         await world.kept()
-
-    run_on_committer(World, CountedStore, scenario)
 
 
 # --- commits
 
 
-def test_a_position_is_looked_up_once_and_an_idle_one_when_it_is_committed_again() -> None:
-    async def use(world: World) -> None:
+async def test_a_position_is_looked_up_once_and_an_idle_one_when_it_is_committed_again() -> None:
+    async with started_world() as world:
         for offset in range(5):
             await world.commit_position("g", offset)
         assert world.rows.looked_up == [["g"]], "it was not known to be new"
@@ -189,23 +189,19 @@ def test_a_position_is_looked_up_once_and_an_idle_one_when_it_is_committed_again
         assert len(world.committer._view.state.recent[GroupOffsetRow]) == IN_MEMORY
         assert await world.position("g") == 8 and await world.position("h") == 1
 
-    run(use)
 
-
-def test_one_statement_looks_up_all_positions_of_a_group_of_requests() -> None:
-    async def use(world: World) -> None:
+async def test_one_statement_looks_up_all_positions_of_a_group_of_requests() -> None:
+    async with started_world() as world:
         names = [f"g{number:02}" for number in range(20)]
         await asyncio.gather(*(world.commit_position(name, 3) for name in names))
         assert world.rows.looked_up == [names]
         assert await world.kept() == dict.fromkeys(names, 1)
 
-    run(use)
 
-
-def test_no_more_is_looked_up_than_is_decided_next(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_more_is_looked_up_than_is_decided_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_commit, "ROWS_OF_A_GROUP", 5)
 
-    async def use(world: World) -> None:
+    async with started_world() as world:
         topic = await world.sequencer.create_topic(CreateTopic("wide", 3, {}))
         positions = [OffsetPosition(topic.topic_id, partition, 7, 0, "") for partition in range(3)]
         names = [f"g{number}" for number in range(5)]
@@ -213,8 +209,6 @@ def test_no_more_is_looked_up_than_is_decided_next(monkeypatch: pytest.MonkeyPat
         await asyncio.gather(*(world.sequencer.commit_offsets(commit) for commit in commits))
         assert world.rows.looked_up == [[name] * 3 for name in names]
         assert await world.kept() == dict.fromkeys(names, 3)
-
-    run(use)
 
 
 def test_looked_up_rows_are_noted_in_steps() -> None:
@@ -224,10 +218,12 @@ def test_looked_up_rows_are_noted_in_steps() -> None:
     assert len(steps) == sum(steps) == 2 * 1_000 / NOTED_IN_A_STEP
 
 
-def test_a_group_that_is_deleted_after_large_commits_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_group_that_is_deleted_after_large_commits_is_read_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(group_commit, "ROWS_OF_A_GROUP", 2)
 
-    async def use(world: World) -> None:
+    async with started_world() as world:
         for partition in (0, 1):
             await world.commit_position("old", 3, partition)
         await asyncio.gather(
@@ -237,27 +233,23 @@ def test_a_group_that_is_deleted_after_large_commits_is_read_once(monkeypatch: p
         assert world.rows.groups_read == ["old"]
         assert await world.kept() == {f"g{number}": 1 for number in range(4)}
 
-    run(use)
-
 
 def test_the_look_ups_of_a_group_are_one_round_trip_to_postgresql() -> None:
     time_and_objects = 2
     assert CONNECTIONS["commits"] >= time_and_objects + len(LOOKED_UP)
 
 
-def test_an_earlier_turn_of_an_idle_position_replaces_no_later_one() -> None:
-    async def use(world: World) -> None:
+async def test_an_earlier_turn_of_an_idle_position_replaces_no_later_one() -> None:
+    async with started_world() as world:
         await world.commit_position("g", 9, turn=5)
         await world.commit_position("h", 1)
         await world.commit_position("i", 1)
         await world.commit_position("g", 4, turn=3)
         assert await world.position("g") == 9
 
-    run(use)
 
-
-def test_the_end_of_a_transaction_looks_its_idle_positions_up() -> None:
-    async def use(world: World) -> None:
+async def test_the_end_of_a_transaction_looks_its_idle_positions_up() -> None:
+    async with started_world() as world:
         await world.commit_position("g", 1)
         ref = await world.send_pending("g", 7, 0, 1)
         await world.commit_position("h", 1)
@@ -268,11 +260,9 @@ def test_the_end_of_a_transaction_looks_its_idle_positions_up() -> None:
         assert [await world.position("g", partition) for partition in (0, 1)] == [7, 7]
         assert (await world.kept())["g"] == 2
 
-    run(use)
 
-
-def test_positions_committed_and_deleted_in_one_transaction_are_gone() -> None:
-    async def use(world: World) -> None:
+async def test_positions_committed_and_deleted_in_one_transaction_are_gone() -> None:
+    async with started_world() as world:
         for partition in (0, 1):
             await world.commit_position("g", 3, partition)
         await world.commit_position("h", 1)
@@ -286,8 +276,6 @@ def test_positions_committed_and_deleted_in_one_transaction_are_gone() -> None:
         assert await world.kept() == {"g": 1, "i": 1}
         assert [await world.position("g", partition) for partition in (0, 1)] == [-1, 1]
 
-    run(use)
-
 
 def test_a_position_that_was_not_named_beforehand_is_no_new_one() -> None:
     draft = Draft(HotState({GroupRow: [GroupRow("g", -1, -1, 0, "", "", [], b"", 0)]}), 0)
@@ -300,10 +288,8 @@ def test_a_position_that_was_not_named_beforehand_is_no_new_one() -> None:
 # --- what is in memory
 
 
-def test_neither_a_cold_start_nor_a_follower_loads_positions_and_a_new_committer_knows_the_recent_ones() -> (
-    None
-):
-    async def use(world: World) -> None:
+async def test_no_cold_start_or_follower_loads_positions_and_a_new_committer_knows_the_recent_ones() -> None:
+    async with started_world() as world:
         for number in range(4):
             await world.commit_position(f"g{number}", 3)
         follower = Follower(world.rows, world.opened.clock, pause_s=0.2)
@@ -319,14 +305,12 @@ def test_neither_a_cold_start_nor_a_follower_loads_positions_and_a_new_committer
         assert not len(world.committer._view.state.recent[GroupOffsetRow])
         assert [await world.position(f"g{number}") for number in range(4)] == [3, 3, 3, 5]
 
-    run(use)
-
 
 # --- questions
 
 
-def test_a_groups_positions_are_reported_in_pages_without_those_of_deleted_topics() -> None:
-    async def use(world: World) -> None:
+async def test_a_groups_positions_are_reported_in_pages_without_those_of_deleted_topics() -> None:
+    async with started_world() as world:
         gone = await world.sequencer.create_topic(CreateTopic("gone", 2, {}))
         places = [(topic.topic_id, partition) for topic in (world.topic, gone) for partition in (0, 1)]
         positions = [OffsetPosition(*place, 3, 0, "") for place in places]
@@ -339,15 +323,13 @@ def test_a_groups_positions_are_reported_in_pages_without_those_of_deleted_topic
         named = await world.sequencer.fetch_offsets(FetchOffsets("g", places))
         assert [each.is_unknown for each in named.positions] == [False, False, True, True]
 
-    run(use)
 
-
-def test_a_position_is_returned_though_many_before_it_are_of_a_deleted_topic(
+async def test_a_position_is_returned_though_many_before_it_are_of_a_deleted_topic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reading, "LEAST_AT_ONCE", 1)
 
-    async def use(world: World) -> None:
+    async with started_world() as world:
         topics = [await world.sequencer.create_topic(CreateTopic(f"t{number}", 2, {})) for number in range(3)]
         *gone, kept = sorted(topics, key=lambda topic: topic.topic_id)
         positions = [
@@ -359,23 +341,19 @@ def test_a_position_is_returned_though_many_before_it_are_of_a_deleted_topic(
         one = await world.sequencer.fetch_offsets(FetchOffsets("g", None, limit=1))
         assert [(each.topic_id, each.partition) for each in one.positions] == [(kept.topic_id, 0)]
 
-    run(use)
 
-
-def test_a_group_without_positions_is_answered_without_the_database() -> None:
-    async def use(world: World) -> None:
+async def test_a_group_without_positions_is_answered_without_the_database() -> None:
+    async with started_world() as world:
         world.rows.looked_up.clear()
         assert await world.position("unknown") == -1
         assert not (await world.sequencer.fetch_offsets(FetchOffsets("unknown", None))).positions
         assert (world.rows.looked_up, world.rows.groups_read) == ([], [])
 
-    run(use)
 
-
-def test_lags_come_in_pages_over_large_and_small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lags_come_in_pages_over_large_and_small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MAX_LAGS", 3)
 
-    async def use(world: World) -> None:
+    async with started_world() as world:
         topic = await world.sequencer.create_topic(CreateTopic("wide", 8, {}))
         sizes = {"a": 1, "b": 8, "c": 1, "d": 1, "e": 1, "f": 3, "g": 2}
         for name, count in sizes.items():
@@ -389,13 +367,13 @@ def test_lags_come_in_pages_over_large_and_small_groups(monkeypatch: pytest.Monk
         page = await world.sequencer.lags(LagsRequest(None))
         assert len(page.lags) <= 3 and page.next is not None
 
-    run(use)
 
-
-def test_a_look_at_lags_stops_after_so_many_groups_without_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_look_at_lags_stops_after_so_many_groups_without_positions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(reading, "MAX_GROUPS", 4)
 
-    async def use(world: World) -> None:
+    async with started_world() as world:
         for number in range(9):
             await world.commit_position(f"g{number}", 3)
             if number < 8:
@@ -406,15 +384,13 @@ def test_a_look_at_lags_stops_after_so_many_groups_without_positions(monkeypatch
         found = [lag.group_id async for lags in lag_pages(world.sequencer) for lag in lags]
         assert found == ["g8"]
 
-    run(use)
 
-
-def test_groups_that_have_grown_since_they_were_counted_are_read_page_by_page(
+async def test_groups_that_have_grown_since_they_were_counted_are_read_page_by_page(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reading, "MAX_LAGS", 3)
 
-    async def use(world: World) -> None:
+    async with started_world() as world:
         wide = await world.sequencer.create_topic(CreateTopic("wide", 5, {}))
         for group_id in "abc":
             await world.commit_wide(group_id, wide)
@@ -432,11 +408,9 @@ def test_groups_that_have_grown_since_they_were_counted_are_read_page_by_page(
             found += page.lags
         assert [(lag.group_id, lag.partition) for lag in found] == [(g, p) for g in "abc" for p in range(5)]
 
-    run(use)
 
-
-def test_a_written_change_is_answered_once_it_is_visible() -> None:
-    async def use(world: World) -> None:
+async def test_a_written_change_is_answered_once_it_is_visible() -> None:
+    async with started_world() as world:
         await world.commit_position("g", 3)
         world.rows.fail_next_write("after")
         with pytest.raises(Exception, match="not committed"):
@@ -445,11 +419,9 @@ def test_a_written_change_is_answered_once_it_is_visible() -> None:
         assert await world.position("g") == 9
         assert not world.committer._view.is_stale, "what the database has is shown"
 
-    run(use)
 
-
-def test_a_question_waits_for_the_write_in_progress_and_takes_no_place_in_the_queue() -> None:
-    async def use(world: World) -> None:
+async def test_a_question_waits_for_the_write_in_progress_and_takes_no_place_in_the_queue() -> None:
+    async with started_world() as world:
         await world.commit_position("g", 3)
         world.rows.hold_writes()
         written = asyncio.create_task(world.commit_position("g", 4))
@@ -467,8 +439,6 @@ def test_a_question_waits_for_the_write_in_progress_and_takes_no_place_in_the_qu
         world.rows.release_writes()
         await queued
 
-    run(use)
-
 
 class NeverRead(dict[K, V]):
     """Looked up by key, and never looked through."""
@@ -479,8 +449,8 @@ class NeverRead(dict[K, V]):
     keys = values = items = __iter__  # type: ignore[assignment]
 
 
-def test_pending_positions_of_other_groups_are_not_scanned() -> None:
-    async def use(world: World) -> None:
+async def test_pending_positions_of_other_groups_are_not_scanned() -> None:
+    async with started_world() as world:
         for partition in (0, 1):
             await world.commit_position("g", 3, partition)
         await world.send_pending("g", 7, 1)
@@ -490,11 +460,9 @@ def test_pending_positions_of_other_groups_are_not_scanned() -> None:
         assert [(each.offset, each.has_pending) for each in found] == [(3, False), (3, True)]
         state.pending_of = before
 
-    run(use)
 
-
-def test_a_commit_does_not_scan_the_pending_positions_of_others_in_its_transaction() -> None:
-    async def use(world: World) -> None:
+async def test_a_commit_does_not_scan_the_pending_positions_of_others_in_its_transaction() -> None:
+    async with started_world() as world:
         await world.send_pending("g", 7, 0)
         draft = Draft(world.committer._view.state, 0)
         for number in range(3):
@@ -509,12 +477,12 @@ def test_a_commit_does_not_scan_the_pending_positions_of_others_in_its_transacti
         deleted = [key[0] for key, row in savepoint.changes.by_kind[PendingOffsetRow].items() if row is None]
         assert deleted == ["g"], "the later commit wins over the pending one"
 
-    run(use)
-
 
 @pytest.mark.parametrize("are_named", [True, False])
-def test_a_position_is_reported_as_its_transaction_left_it_or_said_to_be_pending(are_named: bool) -> None:
-    async def use(world: World) -> None:
+async def test_a_position_is_reported_as_its_transaction_left_it_or_said_to_be_pending(
+    are_named: bool,
+) -> None:
+    async with started_world() as world:
         await world.commit_position("g", 3)
         ref = await world.send_pending("g", 7, 0)
         looked_up = "rows_under" if are_named else "positions_of"
@@ -532,14 +500,12 @@ def test_a_position_is_reported_as_its_transaction_left_it_or_said_to_be_pending
         assert found.has_pending or found.offset == 7
         assert await world.position("g") == 7, "the transaction ended in between"
 
-    run(use)
-
 
 # --- expiry
 
 
-def test_positions_are_read_when_one_may_be_over_and_not_again_before_one_is() -> None:
-    async def use(world: World) -> None:
+async def test_positions_are_read_when_one_may_be_over_and_not_again_before_one_is() -> None:
+    async with started_world() as world:
         for name in ("idle", "used"):
             await world.commit_position(name, 3)
         await world.later(WEEK_MS // 2)
@@ -554,11 +520,9 @@ def test_positions_are_read_when_one_may_be_over_and_not_again_before_one_is() -
         await world.later(WEEK_MS // 2)
         assert await world.kept() == {}
 
-    run(use)
 
-
-def test_a_position_with_an_expiry_of_its_own_goes_before_the_others_of_its_group() -> None:
-    async def use(world: World) -> None:
+async def test_a_position_with_an_expiry_of_its_own_goes_before_the_others_of_its_group() -> None:
+    async with started_world() as world:
         await world.commit_position("g", 3)
         await world.commit_position("g", 3, 1, retention_ms=60_000)
         await world.later(30_000)
@@ -570,11 +534,9 @@ def test_a_position_with_an_expiry_of_its_own_goes_before_the_others_of_its_grou
         assert await world.kept() == {"g": 1}
         assert await world.position("g") == 3
 
-    run(use)
 
-
-def test_one_that_is_committed_between_the_look_and_the_decision_is_kept() -> None:
-    async def use(world: World) -> None:
+async def test_one_that_is_committed_between_the_look_and_the_decision_is_kept() -> None:
+    async with started_world() as world:
         for name in ("g", "h"):
             await world.commit_position(name, 3)
         world.opened.clock.advance(WEEK_MS / 1000 + 60)
@@ -589,14 +551,12 @@ def test_one_that_is_committed_between_the_look_and_the_decision_is_kept() -> No
         await world.committer.apply_retention(Empty())
         assert await world.kept() == {"g": 1} and await world.position("g") == 9
 
-    run(use)
 
-
-def test_a_pass_reads_so_many_positions_and_the_next_continues(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pass_reads_so_many_positions_and_the_next_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expiry, "POSITIONS_AT_ONCE", 2)
     monkeypatch.setattr(expiry, "MOST_POSITIONS", 4)
 
-    async def use(world: World) -> None:
+    async with started_world() as world:
         for number in range(9):
             await world.commit_position(f"g{number}", 3)
             await world.commit_position(f"g{number}", 3, 1)
@@ -607,13 +567,11 @@ def test_a_pass_reads_so_many_positions_and_the_next_continues(monkeypatch: pyte
             left.append(len(await world.kept()))
         assert left == [7, 5, 3, 1, 0]
 
-    run(use)
 
-
-def test_positions_of_a_large_group_are_forgotten_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_positions_of_a_large_group_are_forgotten_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expiry, "POSITIONS_AT_ONCE", 2)
 
-    async def use(world: World) -> None:
+    async with started_world() as world:
         await world.commit_wide("g", await world.sequencer.create_topic(CreateTopic("wide", 6, {})))
         read, left = world.rows.positions_of, []
 
@@ -625,11 +583,9 @@ def test_positions_of_a_large_group_are_forgotten_page_by_page(monkeypatch: pyte
         await world.later(WEEK_MS + 60_000)
         assert left == [6, 4, 2, 0]
 
-    run(use)
 
-
-def test_a_group_that_was_read_is_not_read_again_when_it_has_another_position() -> None:
-    async def use(world: World) -> None:
+async def test_a_group_that_was_read_is_not_read_again_when_it_has_another_position() -> None:
+    async with started_world() as world:
         await world.commit_position("g", 3)
         await world.later(WEEK_MS // 2)
         await world.commit_position("g", 3, 1)
@@ -644,25 +600,21 @@ def test_a_group_that_was_read_is_not_read_again_when_it_has_another_position() 
         await world.later(WEEK_MS // 2)
         assert await world.kept() == {"g": 1}
 
-    run(use)
-
 
 # --- deletion
 
 
-def test_a_group_is_deleted_with_all_its_positions_which_are_read_page_by_page(
+async def test_a_group_is_deleted_with_all_its_positions_which_are_read_page_by_page(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(row_lookup, "POSITIONS_AT_ONCE", 2)
 
-    async def use(world: World) -> None:
+    async with started_world() as world:
         await world.commit_wide("g", await world.sequencer.create_topic(CreateTopic("wide", 5, {})))
         await world.commit_position("h", 3)
         await world.sequencer.delete_group(GroupRef("g"))
         assert world.rows.groups_read == ["g", "g", "g"]
         assert await world.kept() == {"h": 1}
-
-    run(use)
 
 
 @pytest.fixture
@@ -671,8 +623,8 @@ def deleted_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("deleted_in_pages")
-def test_no_transaction_of_a_deletion_has_more_positions_than_a_page() -> None:
-    async def use(world: World) -> None:
+async def test_no_transaction_of_a_deletion_has_more_positions_than_a_page() -> None:
+    async with started_world() as world:
         await world.commit_wide("g", await world.sequencer.create_topic(CreateTopic("wide", 5, {})))
         await world.commit_position("h", 3)
         world.rows.written.clear()
@@ -682,12 +634,10 @@ def test_no_transaction_of_a_deletion_has_more_positions_than_a_page() -> None:
         with pytest.raises(UnknownGroup):
             await world.sequencer.delete_group(GroupRef("g"))
 
-    run(use)
-
 
 @pytest.mark.usefixtures("deleted_in_pages")
-def test_no_transaction_of_a_deletion_has_more_share_partitions_than_a_page() -> None:
-    async def use(world: World) -> None:
+async def test_no_transaction_of_a_deletion_has_more_share_partitions_than_a_page() -> None:
+    async with started_world() as world:
         topic = await world.sequencer.create_topic(CreateTopic("wide", 5, {}))
         state = GroupState("g", 1, "Empty", SHARE_GROUP, [], b"", type=SHARE_GROUP)
         await world.sequencer.save_group(SaveGroup(world.agent.broker_id, world.agent.epoch, state))
@@ -698,12 +648,10 @@ def test_no_transaction_of_a_deletion_has_more_share_partitions_than_a_page() ->
         assert [count for count in deletions if count] == [2, 2, 1]
         assert not world.committer._view.state.shares_of
 
-    run(use)
-
 
 @pytest.mark.usefixtures("deleted_in_pages")
-def test_a_group_that_gets_a_member_while_it_is_deleted_stays_with_the_positions_that_are_left() -> None:
-    async def use(world: World) -> None:
+async def test_a_group_that_gets_a_member_while_it_is_deleted_stays_with_the_positions_left() -> None:
+    async with started_world() as world:
         await world.commit_wide("g", await world.sequencer.create_topic(CreateTopic("wide", 5, {})))
 
         async def join_after_the_first_page() -> None:
@@ -714,12 +662,10 @@ def test_a_group_that_gets_a_member_while_it_is_deleted_stays_with_the_positions
             await world.sequencer.delete_group(GroupRef("g"))
         assert await world.kept() == {"g": 3}
 
-    run(use)
-
 
 @pytest.mark.usefixtures("deleted_in_pages")
-def test_a_retry_of_a_deletion_takes_nothing_from_the_group_that_was_made_since() -> None:
-    async def use(world: World) -> None:
+async def test_a_retry_of_a_deletion_takes_nothing_from_the_group_that_was_made_since() -> None:
+    async with started_world() as world:
         wide, request = (
             await world.sequencer.create_topic(CreateTopic("wide", 5, {})),
             GroupRef("g", UUID(int=7)),
@@ -729,15 +675,13 @@ def test_a_retry_of_a_deletion_takes_nothing_from_the_group_that_was_made_since(
             await world.sequencer.delete_group(request)
         assert await world.kept() == {"g": 5}
 
-    run(use)
-
 
 @pytest.mark.usefixtures("deleted_in_pages")
 @pytest.mark.parametrize("is_retry", [True, False])
-def test_a_second_deletion_of_a_group_waits_for_the_first(is_retry: bool) -> None:
+async def test_a_second_deletion_of_a_group_waits_for_the_first(is_retry: bool) -> None:
     ids = UUID(int=7), UUID(int=7 if is_retry else 8)
 
-    async def use(world: World) -> None:
+    async with started_world() as world:
         await world.commit_wide("g", await world.sequencer.create_topic(CreateTopic("wide", 5, {})))
         world.rows.written.clear()
         deletions = (world.sequencer.delete_group(GroupRef("g", each)) for each in ids)
@@ -746,12 +690,10 @@ def test_a_second_deletion_of_a_group_waits_for_the_first(is_retry: bool) -> Non
         assert first == Empty()
         assert second == first if is_retry else isinstance(second, UnknownGroup)
 
-    run(use)
-
 
 @pytest.mark.usefixtures("deleted_in_pages")
-def test_a_deletion_continues_after_a_page_that_others_have_deleted() -> None:
-    async def use(world: World) -> None:
+async def test_a_deletion_continues_after_a_page_that_others_have_deleted() -> None:
+    async with started_world() as world:
         wide = await world.sequencer.create_topic(CreateTopic("wide", 5, {}))
         await world.commit_wide("g", wide)
 
@@ -761,12 +703,10 @@ def test_a_deletion_continues_after_a_page_that_others_have_deleted() -> None:
         await world.sequencer.delete_group(GroupRef("g"))
         assert [count for count in world.rows.written if count] == [2, 2, 1]
 
-    run(use)
-
 
 @pytest.mark.usefixtures("deleted_in_pages")
-def test_a_deletion_takes_nothing_from_the_group_that_was_made_after_another_deletion() -> None:
-    async def use(world: World) -> None:
+async def test_a_deletion_takes_nothing_from_the_group_that_was_made_after_another_deletion() -> None:
+    async with started_world() as world:
         wide = await world.sequencer.create_topic(CreateTopic("wide", 5, {}))
         await world.commit_wide("g", wide)
 
@@ -786,16 +726,14 @@ def test_a_deletion_takes_nothing_from_the_group_that_was_made_after_another_del
             await others[0]
         assert await world.kept() == {}
 
-    run(use)
-
 
 @pytest.mark.usefixtures("deleted_in_pages")
-def test_few_deletions_of_a_group_wait_and_a_cancelled_one_blocks_none(
+async def test_few_deletions_of_a_group_wait_and_a_cancelled_one_blocks_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(group_deletion, "DELETIONS_OF_A_GROUP", 2)
 
-    async def use(world: World) -> None:
+    async with started_world() as world:
         wide = await world.sequencer.create_topic(CreateTopic("wide", 5, {}))
         await world.commit_wide("g", wide)
         await world.commit_position("h", 3)
@@ -814,15 +752,13 @@ def test_few_deletions_of_a_group_wait_and_a_cancelled_one_blocks_none(
         assert await second == Empty()
         assert await world.kept() == {} and not world.committer._deletions._lines
 
-    run(use)
 
-
-def test_the_positions_on_a_deleted_topic_go_with_it_and_the_groups_count_the_rest(
+async def test_the_positions_on_a_deleted_topic_go_with_it_and_the_groups_count_the_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sequencer.rules.deleted_topics.LOOKED_UP_AT_ONCE", 3)
 
-    async def use(world: World) -> None:
+    async with started_world() as world:
         other = await world.sequencer.create_topic(CreateTopic("other", 1, {}))
         for number in range(8):
             await world.commit_position(f"g{number}", 3)
@@ -831,8 +767,6 @@ def test_the_positions_on_a_deleted_topic_go_with_it_and_the_groups_count_the_re
         await world.committer.delete_topic(DeleteTopic(world.topic.topic_id))
         await world.committer.apply_retention(Empty())
         assert await world.kept() == {"g0": 1}
-
-    run(use)
 
 
 def test_positions_that_their_group_does_not_count_are_deleted_and_logged() -> None:

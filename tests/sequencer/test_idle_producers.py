@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from typing import TypeVar, cast
 from uuid import UUID
 
@@ -24,7 +25,7 @@ from sequencer.store.rows import ObjectRow, ProducerKey, ProducerRow, Row, key_o
 from sequencer.store.state import HotState, replace_row
 from tests.support import sequencer_bench
 from tests.support.clocks import ManualClock
-from tests.support.committer_bench import CommitterBench, run_on_committer
+from tests.support.committer_bench import CommitterBench, on_committer
 from tests.support.sequencer_bench import batch, info
 
 R = TypeVar("R", bound=Row)
@@ -87,12 +88,14 @@ class World(CommitterBench[CountedStore]):
         self.session = await self.open()
 
 
-def run(use: Callable[[World], Awaitable[None]]) -> None:
-    run_on_committer(World, CountedStore, use)
+@asynccontextmanager
+async def started_world() -> AsyncIterator[World]:
+    async with on_committer(World, CountedStore) as world:
+        yield world
 
 
-def test_an_active_producer_is_looked_up_once_and_an_idle_one_when_it_writes_again() -> None:
-    async def use(world: World) -> None:
+async def test_an_active_producer_is_looked_up_once_and_an_idle_one_when_it_writes_again() -> None:
+    async with started_world() as world:
         for sequence in range(5):
             assert await world.write(7, sequence) == (NONE, sequence)
         assert world.rows.looked_up == [[7]], "it was not known to be new"
@@ -107,11 +110,9 @@ def test_an_active_producer_is_looked_up_once_and_an_idle_one_when_it_writes_aga
         )
         assert len(world.committer._view.state.recent[ProducerRow]) == IN_MEMORY
 
-    run(use)
 
-
-def test_one_statement_looks_up_all_producers_of_a_group() -> None:
-    async def use(world: World) -> None:
+async def test_one_statement_looks_up_all_producers_of_a_group() -> None:
+    async with started_world() as world:
         batches = [batch(1, producer=producer, sequence=0) for producer in range(20)]
         assert [error for error, _ in await world.commit(*batches)] == [NONE] * 20
         assert world.rows.looked_up == [list(range(20))]
@@ -119,29 +120,23 @@ def test_one_statement_looks_up_all_producers_of_a_group() -> None:
         repeated = await world.commit(*batches)
         assert repeated == [(DUPLICATE, offset) for offset in range(20)]
 
-    run(use)
 
-
-def test_all_rows_that_a_group_needs_are_read_at_once() -> None:
-    async def use(world: World) -> None:
+async def test_all_rows_that_a_group_needs_are_read_at_once() -> None:
+    async with started_world() as world:
         earlier = world.stored(world.session)
         world.rows.meeting = asyncio.Barrier(3)  # whoever comes alone waits for ever
         assert await world.commit(batch(1, producer=7, sequence=0), stored=earlier) == [(NONE, 0)]
         world.rows.meeting = None
 
-    run(use)
 
-
-def test_batches_of_no_producer_look_nothing_up() -> None:
-    async def use(world: World) -> None:
+async def test_batches_of_no_producer_look_nothing_up() -> None:
+    async with started_world() as world:
         await world.commit(batch(3), batch(2))
         assert world.rows.looked_up == []
 
-    run(use)
 
-
-def test_a_follower_that_takes_over_knows_what_each_producer_wrote_last() -> None:
-    async def use(world: World) -> None:
+async def test_a_follower_that_takes_over_knows_what_each_producer_wrote_last() -> None:
+    async with started_world() as world:
         for producer in (1, 2, 3, 4):
             await world.write(producer, 0)
         follower = Follower(world.rows, world.opened.clock, pause_s=0.2)
@@ -157,8 +152,6 @@ def test_a_follower_that_takes_over_knows_what_each_producer_wrote_last() -> Non
         assert await world.write(4, 2) == (DUPLICATE, 5)
         assert await world.write(4, 3) == (NONE, 6)
         assert await world.write(1, 0) == (DUPLICATE, 0)
-
-    run(use)
 
 
 def test_a_producer_that_was_not_named_beforehand_is_no_new_one() -> None:
@@ -205,13 +198,13 @@ def test_a_row_that_is_dropped_from_memory_is_the_one_that_was_written_longest_a
     assert rows[2].key not in recent and recent.get(rows[0].key) is rows[0]
 
 
-def test_producers_are_forgotten_page_by_page_and_one_that_wrote_meanwhile_is_kept(
+async def test_producers_are_forgotten_page_by_page_and_one_that_wrote_meanwhile_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(expiry, "PRODUCERS_OF_A_PAGE", 2)
     monkeypatch.setattr(expiry, "PRODUCER_PAGES", 2)
 
-    async def use(world: World) -> None:
+    async with started_world() as world:
         for producer in range(10):
             await world.write(producer, 0)
         world.opened.clock.advance(SETTINGS.producer_expiry_ms / 1000 + 1)
@@ -228,8 +221,6 @@ def test_producers_are_forgotten_page_by_page_and_one_that_wrote_meanwhile_is_ke
         assert (await world.sequencer.statistics(Empty())).producers == 1
         assert await world.write(5, 0) == (NONE, 11), "it is new again"
 
-    run(use)
-
 
 def test_one_that_writes_between_the_look_and_the_decision_is_not_forgotten() -> None:
     kept = producer_lifetime(SETTINGS)
@@ -239,10 +230,10 @@ def test_one_that_writes_between_the_look_and_the_decision_is_not_forgotten() ->
     assert forget(draft, ProducerRow, [row.key], kept) == 0 and not draft.changes
 
 
-def test_the_producers_of_a_deleted_topic_go_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_producers_of_a_deleted_topic_go_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sequencer.rules.deleted_topics.LOOKED_UP_AT_ONCE", 3)
 
-    async def use(world: World) -> None:
+    async with started_world() as world:
         for producer in range(8):
             await world.write(producer, 0)
         await world.committer.delete_topic(DeleteTopic(world.topic.topic_id))
@@ -251,11 +242,9 @@ def test_the_producers_of_a_deleted_topic_go_with_it(monkeypatch: pytest.MonkeyP
         assert await world.producers() == []
         assert (await world.sequencer.statistics(Empty())).producers == 0
 
-    run(use)
 
-
-def test_all_producers_of_a_partition_are_described_idle_or_not() -> None:
-    async def use(world: World) -> None:
+async def test_all_producers_of_a_partition_are_described_idle_or_not() -> None:
+    async with started_world() as world:
         for producer in (3, 1, 2):
             await world.write(producer, 0)
         await world.commit(batch(1, producer=9, sequence=0), partition=1)
@@ -263,5 +252,3 @@ def test_all_producers_of_a_partition_are_described_idle_or_not() -> None:
         assert [each.producer_id for each in answer.producers] == [1, 2, 3] and answer.next == -1
         after = await world.sequencer.describe_producers(ProducerQuery(world.topic.topic_id, 0, 1))
         assert [each.producer_id for each in after.producers] == [2, 3]
-
-    run(use)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -91,14 +92,13 @@ class World:
         )
 
 
-def run(use: Callable[[World], Awaitable[None]]) -> None:
-    async def whole() -> None:
+@asynccontextmanager
+async def started_world() -> AsyncIterator[World]:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         world = World()
         await world.local.start()
-        await use(world)
+        yield world
         await world.local.close()
-
-    asyncio.run(asyncio.wait_for(whole(), PATIENCE_SECONDS))
 
 
 def test_every_method_of_the_interface_is_served_and_asked() -> None:
@@ -109,8 +109,8 @@ def test_every_method_of_the_interface_is_served_and_asked() -> None:
     assert METHODS["commit"].answer is CommitAnswer
 
 
-def test_errors_keep_their_type_and_message() -> None:
-    async def use(world: World) -> None:
+async def test_errors_keep_their_type_and_message() -> None:
+    async with started_world() as world:
         remote = world.remote()
         await remote.create_topic(CreateTopic("t", 1, {}))
         with pytest.raises(TopicExists, match="'t'"):
@@ -121,11 +121,10 @@ def test_errors_keep_their_type_and_message() -> None:
         with pytest.raises(SequencerUnavailable, match="closed"):
             await remote.metadata(MetadataRequest())
 
-    run(use)
 
+async def test_a_read_of_rows_that_contradict_each_other_fails_at_once_at_one_server() -> None:
+    async with started_world() as world:
 
-def test_a_read_of_rows_that_contradict_each_other_fails_at_once_at_one_server() -> None:
-    async def use(world: World) -> None:
         async def contradicts(*_: object) -> Value:
             raise ObjectRowMissing("the run at 0 names an object which has no row")
 
@@ -136,11 +135,9 @@ def test_a_read_of_rows_that_contradict_each_other_fails_at_once_at_one_server()
         assert len(world.asked) == 1
         await remote.close()
 
-    run(use)
 
-
-def test_an_unknown_method_and_a_malformed_request_are_named() -> None:
-    async def use(world: World) -> None:
+async def test_an_unknown_method_and_a_malformed_request_are_named() -> None:
+    async with started_world() as world:
         remote = world.remote()
         with pytest.raises(InvalidRequest, match="no method 'fly'"):
             await remote.call(Method("fly", Empty, Empty), Empty())
@@ -151,25 +148,21 @@ def test_an_unknown_method_and_a_malformed_request_are_named() -> None:
                 await world.service.handle(method, memoryview(encode_body("x")))
         await remote.close()
 
-    run(use)
 
-
-def test_another_address_is_asked_when_one_is_away() -> None:
-    async def use(world: World) -> None:
+async def test_another_address_is_asked_when_one_is_away() -> None:
+    async with started_world() as world:
         remote = world.remote()
         world.links["one:1"].weather.is_down = True
         await remote.create_topic(CreateTopic("t", 1, {}))
         await remote.close()
 
-    run(use)
 
-
-def test_an_overloaded_sequencer_is_left_alone_for_a_while_and_no_other_is_asked_instead(
+async def test_an_overloaded_sequencer_is_left_alone_for_a_while_and_no_other_is_asked_instead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(client, "_OVERLOAD_PAUSE_S", 0.01)
 
-    async def use(world: World) -> None:
+    async with started_world() as world:
         remote, left, call = world.remote(), 5, world.local.call
 
         async def overloaded(method: Method, request: Value) -> Value:
@@ -188,11 +181,9 @@ def test_an_overloaded_sequencer_is_left_alone_for_a_while_and_no_other_is_asked
             await world.remote(patience_s=0.05).init_producer(InitProducer())
         await remote.close()
 
-    run(use)
 
-
-def test_without_any_server_the_call_fails_at_its_deadline() -> None:
-    async def use(world: World) -> None:
+async def test_without_any_server_the_call_fails_at_its_deadline() -> None:
+    async with started_world() as world:
         remote = world.remote(patience_s=0.1)
         for link in world.links.values():
             link.weather.is_down = True
@@ -200,11 +191,9 @@ def test_without_any_server_the_call_fails_at_its_deadline() -> None:
             await remote.metadata(MetadataRequest())
         await remote.close()
 
-    run(use)
 
-
-def test_requests_whose_first_answer_was_lost_succeed_when_retried() -> None:
-    async def use(world: World) -> None:
+async def test_requests_whose_first_answer_was_lost_succeed_when_retried() -> None:
+    async with started_world() as world:
         remote = world.remote()
         world.lose_answers = 1
         topic = await remote.create_topic(CreateTopic("t", 1, {"retention.ms": "5"}))
@@ -216,11 +205,9 @@ def test_requests_whose_first_answer_was_lost_succeed_when_retried() -> None:
         assert world.asked.count("delete_topic") == 2
         await remote.close()
 
-    run(use)
 
-
-def test_another_topic_of_the_same_name_is_not_taken_for_our_own() -> None:
-    async def use(world: World) -> None:
+async def test_another_topic_of_the_same_name_is_not_taken_for_our_own() -> None:
+    async with started_world() as world:
         await world.local.create_topic(CreateTopic("t", 7, {}))
         remote = world.remote()
         world.lose_answers = 1
@@ -234,11 +221,9 @@ def test_another_topic_of_the_same_name_is_not_taken_for_our_own() -> None:
             await remote.create_topic(CreateTopic("t", 7, {}))
         await remote.close()
 
-    run(use)
 
-
-def test_an_end_that_was_carried_out_is_unknown_when_its_repeat_is_fenced() -> None:
-    async def use(world: World) -> None:
+async def test_an_end_that_was_carried_out_is_unknown_when_its_repeat_is_fenced() -> None:
+    async with started_world() as world:
         local, remote = world.local, world.remote()
         topic = await local.create_topic(CreateTopic("t", 1, {}))
 
@@ -266,11 +251,9 @@ def test_an_end_that_was_carried_out_is_unknown_when_its_repeat_is_fenced() -> N
             await remote.end_transaction(end)
         await remote.close()
 
-    run(use)
 
-
-def test_positions_that_were_committed_are_unknown_when_their_repeat_is_of_an_old_generation() -> None:
-    async def use(world: World) -> None:
+async def test_positions_that_were_committed_are_unknown_when_their_repeat_is_of_an_old_generation() -> None:
+    async with started_world() as world:
         local, remote = world.local, world.remote()
         topic = await local.create_topic(CreateTopic("t", 1, {}))
         agent = await local.register_agent(
@@ -295,21 +278,17 @@ def test_positions_that_were_committed_are_unknown_when_their_repeat_is_of_an_ol
             await remote.commit_offsets(commit)
         await remote.close()
 
-    run(use)
 
-
-def test_a_server_of_another_incarnation_stops_the_caller() -> None:
-    async def use(world: World) -> None:
+async def test_a_server_of_another_incarnation_stops_the_caller() -> None:
+    async with started_world() as world:
         remote = world.remote(known=KnownCluster(ClusterIdentity("memory", 2)))
         with pytest.raises(IncarnationChanged, match="incarnation"):
             await remote.metadata(MetadataRequest())
         await remote.close()
 
-    run(use)
 
-
-def test_calls_survive_a_link_that_loses_frames() -> None:
-    async def use(world: World) -> None:
+async def test_calls_survive_a_link_that_loses_frames() -> None:
+    async with started_world() as world:
         for link in world.links.values():
             link.weather.loss = 0.1
         remote = world.remote(timeout_s=0.3)
@@ -318,5 +297,3 @@ def test_calls_survive_a_link_that_loses_frames() -> None:
         assert metadata.topics is not None
         assert {t.topic_id for t in metadata.topics} == {t.topic_id for t in topics}
         await remote.close()
-
-    run(use)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from copy import copy
 from typing import Any
 from unittest import mock
@@ -157,23 +158,22 @@ class World:
         return await task
 
 
-def run(use: Callable[[World], Awaitable[None]], *, has_bucket: bool = False) -> None:
-    async def whole() -> None:
+@asynccontextmanager
+async def started_world(*, has_bucket: bool = False) -> AsyncIterator[World]:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         world = World(has_bucket=has_bucket)
         for node in world.nodes.values():
             await node.start(listen=False)
-        await use(world)
+        yield world
         for node in world.nodes.values():
             await world.during(node.close())
-
-    asyncio.run(asyncio.wait_for(whole(), PATIENCE_SECONDS))
 
 
 AGENT = AgentInfo("h", 1, "h", 0, 0, "z", "1", SeededEntropy(1).uuid())
 
 
-def test_a_follower_names_the_committer_and_passes_on() -> None:
-    async def use(world: World) -> None:
+async def test_a_follower_names_the_committer_and_passes_on() -> None:
+    async with started_world() as world:
         assert [node.is_committer for node in world.nodes.values()] == [True, False]
         remote = world.remote("b:1")
         topic = await world.during(remote.create_topic(CreateTopic("t", 1, {})))
@@ -182,21 +182,17 @@ def test_a_follower_names_the_committer_and_passes_on() -> None:
         assert [one.topic_id for one in metadata.topics] == [topic.topic_id]
         await remote.close()
 
-    run(use)
 
-
-def test_each_call_is_reported_at_both_ends() -> None:
-    async def use(world: World) -> None:
+async def test_each_call_is_reported_at_both_ends() -> None:
+    async with started_world() as world:
         remote = world.remote("a:1")
         await world.during(remote.create_topic(CreateTopic("t", 1, {})))
         assert world.observer.calls == {("client", "create_topic"): 1, ("server", "create_topic"): 1}
         await remote.close()
 
-    run(use)
 
-
-def test_when_the_committer_is_cut_off_another_takes_over_within_three_seconds_and_knows_all() -> None:
-    async def use(world: World) -> None:
+async def test_when_the_committer_is_cut_off_another_takes_over_within_three_seconds_and_knows_all() -> None:
+    async with started_world() as world:
         first, second = world.nodes.values()
         remote = world.remote("a:1", "b:1")
         agent = await world.during(remote.register_agent(AGENT))
@@ -216,15 +212,13 @@ def test_when_the_committer_is_cut_off_another_takes_over_within_three_seconds_a
         assert await world.during(remote.commit(request)) == answer
         await remote.close()
 
-    run(use)
-
 
 @pytest.mark.parametrize("known", [("a:1", "b:1"), ("b:1", "a:1"), ("b:1",)])
 @pytest.mark.parametrize("frozen_s", [0.0, 2.0])
-def test_when_the_committer_freezes_its_callers_are_served_by_the_next_within_three_seconds(
+async def test_when_the_committer_freezes_its_callers_are_served_by_the_next_within_three_seconds(
     known: tuple[str, ...], frozen_s: float
 ) -> None:
-    async def use(world: World) -> None:
+    async with started_world() as world:
         remote = world.remote(*known)
         await world.during(remote.create_topic(CreateTopic("t", 1, {})))
         world.freeze("a:1")
@@ -239,11 +233,9 @@ def test_when_the_committer_freezes_its_callers_are_served_by_the_next_within_th
         await asyncio.gather(asking, return_exceptions=True)  # passed on by a node, which asks once
         await remote.close()
 
-    run(use)
 
-
-def test_a_topic_whose_answer_was_lost_between_follower_and_committer_is_answered_by_the_next_one() -> None:
-    async def use(world: World) -> None:
+async def test_a_topic_whose_answer_was_lost_between_follower_and_committer_is_answered_by_the_next() -> None:
+    async with started_world() as world:
         first, second = world.nodes.values()
         asked = CreateTopic("t", 1, {}, request_id=UUID(int=1))
         world.store.hold_writes()
@@ -261,21 +253,17 @@ def test_a_topic_whose_answer_was_lost_between_follower_and_committer_is_answere
         repeated = await world.during(second.sequencer.create_topic(asked))
         assert isinstance(stored, TopicRow) and repeated.topic_id == stored.topic_id
 
-    run(use)
 
-
-def test_a_node_that_closes_gives_the_lease_to_the_next_at_once() -> None:
-    async def use(world: World) -> None:
+async def test_a_node_that_closes_gives_the_lease_to_the_next_at_once() -> None:
+    async with started_world() as world:
         first, second = world.nodes.values()
         await world.during(first.close())
         await world.pass_time(0.6)
         assert second.is_committer
 
-    run(use)
 
-
-def test_a_server_whose_term_fails_to_begin_after_its_copy_was_handed_over_follows_the_next() -> None:
-    async def use(world: World) -> None:
+async def test_a_server_whose_term_fails_to_begin_after_its_copy_was_handed_over_follows_the_next() -> None:
+    async with started_world() as world:
         node, cut = world.nodes["b:1"], world.cuts["b:1"]
         await world.during(world.nodes["a:1"].sequencer.create_topic(CreateTopic("first", 1, {})))
         await world.pass_time(1)
@@ -292,11 +280,9 @@ def test_a_server_whose_term_fails_to_begin_after_its_copy_was_handed_over_follo
         assert node._follower.state is not None and node._follower.state.topic_named("t") is not None
         await third.close()
 
-    run(use)
 
-
-def test_a_server_says_as_of_which_number_it_has_the_rows_and_that_it_has_none_yet() -> None:
-    async def use(world: World) -> None:
+async def test_a_server_says_as_of_which_number_it_has_the_rows_and_that_it_has_none_yet() -> None:
+    async with started_world() as world:
         committer, standby = world.nodes["a:1"], world.nodes["b:1"]
         assert standby.copy_number == -1, "there is no journal to follow yet"
         await world.during(committer.sequencer.create_topic(CreateTopic("first", 1, {})))
@@ -306,11 +292,9 @@ def test_a_server_says_as_of_which_number_it_has_the_rows_and_that_it_has_none_y
         await world.pass_time(1)
         assert (standby.is_committer, standby.copy_number, committer.copy_number) == (True, 1, -1)
 
-    run(use)
 
-
-def test_a_server_that_loads_its_copy_lets_a_late_committer_continue_and_loads_once_to_take_over() -> None:
-    async def use(world: World) -> None:
+async def test_a_server_that_loads_lets_a_late_committer_continue_and_loads_once_to_take_over() -> None:
+    async with started_world() as world:
         load, loads = world.store.load, 0
 
         async def slow_load() -> dict[type[Row], list[Row]]:
@@ -338,16 +322,14 @@ def test_a_server_that_loads_its_copy_lets_a_late_committer_continue_and_loads_o
         known = await world.during(standby.sequencer.metadata(MetadataRequest()))
         assert {topic.name for topic in known.topics} == {"first", "second"}
 
-    run(use)
 
-
-def test_a_server_that_knows_no_committer_says_why() -> None:
+async def test_a_server_that_knows_no_committer_says_why() -> None:
     async def reasons(node: SequencerServer) -> Sequence[str]:
         pages = SequencerPages()
         pages.server = node
         return (await pages.readiness()).reasons
 
-    async def use(world: World) -> None:
+    async with started_world() as world:
         committer, standby = world.nodes.values()
         assert await reasons(committer) == await reasons(standby) == []
         world.cuts["a:1"].is_open.clear()
@@ -364,11 +346,9 @@ def test_a_server_that_knows_no_committer_says_why() -> None:
         await world.pass_time(30)
         assert await reasons(committer) == await reasons(standby) == []
 
-    run(use)
 
-
-def test_a_server_waits_for_no_copy_that_the_journal_will_not_continue() -> None:
-    async def use(world: World) -> None:
+async def test_a_server_waits_for_no_copy_that_the_journal_will_not_continue() -> None:
+    async with started_world() as world:
         load, loads = world.store.load, 0
 
         async def slow_load() -> dict[type[Row], list[Row]]:
@@ -392,24 +372,18 @@ def test_a_server_waits_for_no_copy_that_the_journal_will_not_continue() -> None
             await world.pass_time(20)
             assert loads == 2, "the next term's"
 
-    run(use)
 
-
-def test_a_server_that_follows_looks_for_the_committer_with_two_reads_and_no_write() -> None:
-    async def use(world: World) -> None:
+async def test_a_server_that_follows_looks_for_the_committer_with_two_reads_and_no_write() -> None:
+    async with started_world() as world:
         cut = world.cuts["b:1"]
         cut.calls.clear()
         await world.pass_time(10.0)
         assert {*cut.calls} <= {"committer_address", "identity", "journal_from"}
         assert 15 <= cut.calls["committer_address"] <= 21, "one look each half second"
 
-    run(use)
 
-
-def test_a_lease_that_ends_in_an_hour_because_the_databases_clock_went_back_keeps_nobody_from_leading() -> (
-    None
-):
-    async def use(world: World) -> None:
+async def test_a_lease_of_an_hour_after_the_databases_clock_went_back_keeps_nobody_from_leading() -> None:
+    async with started_world() as world:
         first, second = world.nodes.values()
         assert first.is_committer
         world.freeze("a:1")
@@ -419,11 +393,9 @@ def test_a_lease_that_ends_in_an_hour_because_the_databases_clock_went_back_keep
         await world.pass_time(LONGEST_LEASE_MS / 1000)
         assert second.is_committer and not first.is_committer
 
-    run(use)
 
-
-def test_a_clock_that_goes_back_under_a_committer_that_lives_changes_nothing() -> None:
-    async def use(world: World) -> None:
+async def test_a_clock_that_goes_back_under_a_committer_that_lives_changes_nothing() -> None:
+    async with started_world() as world:
         first, second = world.nodes.values()
         epoch = world.store._epoch
         world.store._expires_ms += 3_600_000
@@ -431,11 +403,9 @@ def test_a_clock_that_goes_back_under_a_committer_that_lives_changes_nothing() -
         assert first.is_committer and not second.is_committer
         assert world.store._epoch == epoch
 
-    run(use)
 
-
-def test_a_paused_committer_that_was_replaced_answers_nothing() -> None:
-    async def use(world: World) -> None:
+async def test_a_paused_committer_that_was_replaced_answers_nothing() -> None:
+    async with started_world() as world:
         first, second = world.nodes.values()
         assert first._local is not None
         world.cuts["a:1"].is_open.clear()
@@ -447,12 +417,10 @@ def test_a_paused_committer_that_was_replaced_answers_nothing() -> None:
             await world.during(first.sequencer.metadata(MetadataRequest()))
         assert not first.is_committer
 
-    run(use)
-
 
 @pytest.mark.parametrize("way", ["read", "call"])
-def test_a_caller_that_saw_a_change_gets_nothing_older_from_a_replaced_committer(way: str) -> None:
-    async def use(world: World) -> None:
+async def test_a_caller_that_saw_a_change_gets_nothing_older_from_a_replaced_committer(way: str) -> None:
+    async with started_world() as world:
         first, second = world.nodes.values()
         assert first._local is not None
         remote = world.remote("a:1", "b:1")
@@ -469,11 +437,9 @@ def test_a_caller_that_saw_a_change_gets_nothing_older_from_a_replaced_committer
         assert [topic.name for topic in metadata.topics or []] == ["t"]
         await remote.close()
 
-    run(use)
 
-
-def test_clients_whose_server_was_away_for_a_moment_come_back_to_it() -> None:
-    async def use(world: World) -> None:
+async def test_clients_whose_server_was_away_for_a_moment_come_back_to_it() -> None:
+    async with started_world() as world:
         remotes = [world.remote("a:1", "b:1") for _ in range(8)]
         for remote in remotes:
             await world.during(remote.metadata(MetadataRequest()))
@@ -489,11 +455,9 @@ def test_clients_whose_server_was_away_for_a_moment_come_back_to_it() -> None:
             await remote.close()
         assert {remote._reads_from for remote in remotes} == {0, 1}
 
-    run(use)
 
-
-def test_while_the_databases_disk_is_full_reads_continue_and_writes_are_put_off() -> None:
-    async def use(world: World) -> None:
+async def test_while_the_databases_disk_is_full_reads_continue_and_writes_are_put_off() -> None:
+    async with started_world() as world:
         first = world.nodes["a:1"]
         local = first._local
         await world.during(first.sequencer.create_topic(CreateTopic("t", 1, {})))
@@ -511,11 +475,9 @@ def test_while_the_databases_disk_is_full_reads_continue_and_writes_are_put_off(
         assert (await world.during(first.sequencer.create_topic(CreateTopic("u", 1, {})))).name == "u"
         assert first._local is local and first.is_committer
 
-    run(use)
 
-
-def test_while_its_own_disk_alone_is_full_a_committer_answers_nothing_once_another_has_the_lease() -> None:
-    async def use(world: World) -> None:
+async def test_while_only_its_disk_is_full_a_committer_answers_nothing_once_another_has_the_lease() -> None:
+    async with started_world() as world:
         first, second = world.nodes.values()
         await world.during(first.sequencer.create_topic(CreateTopic("t", 1, {})))
         world.cuts["a:1"].is_full = True
@@ -524,19 +486,15 @@ def test_while_its_own_disk_alone_is_full_a_committer_answers_nothing_once_anoth
         with pytest.raises(SequencerUnavailable):
             await world.during(first._call_here(METHODS["metadata"], MetadataRequest()))
 
-    run(use)
 
-
-def test_a_paused_committer_that_nobody_replaced_answers_what_waits_for_it() -> None:
-    async def use(world: World) -> None:
+async def test_a_paused_committer_that_nobody_replaced_answers_what_waits_for_it() -> None:
+    async with started_world() as world:
         first = world.nodes["a:1"]
         local = first._local
         waiting = asyncio.ensure_future(first.sequencer.create_topic(CreateTopic("t", 1, {})))
         world.clock.advance(10)
         assert (await world.during(waiting)).name == "t"
         assert first._local is local
-
-    run(use)
 
 
 def test_a_state_that_takes_a_minute_to_load_is_served_at_the_end() -> None:
@@ -665,8 +623,8 @@ def test_a_node_whose_database_is_older_than_the_bucket_is_lost_and_says_why() -
     asyncio.run(asyncio.wait_for(use(), PATIENCE_SECONDS))
 
 
-def test_a_standby_that_finds_another_database_in_the_place_of_its_own_leaves_its_lease_alone() -> None:
-    async def use(world: World) -> None:
+async def test_a_standby_that_finds_another_database_in_the_place_of_its_own_leaves_its_lease_alone() -> None:
+    async with started_world() as world:
         committer, standby = world.nodes.values()
         world.freeze("a:1")
         another = world.cuts["b:1"]
@@ -677,11 +635,9 @@ def test_a_standby_that_finds_another_database_in_the_place_of_its_own_leaves_it
         assert another.calls["take_committer_lease"] == before
         assert not committer.is_committer
 
-    run(use)
 
-
-def test_a_standby_leads_no_database_that_has_lost_commits_which_its_copy_had() -> None:
-    async def use(world: World) -> None:
+async def test_a_standby_leads_no_database_that_has_lost_commits_which_its_copy_had() -> None:
+    async with started_world() as world:
         committer, standby = world.nodes.values()
         topic = await world.during(committer.sequencer.create_topic(CreateTopic("t", 1, {})))
         parts = ("_hot", "_journal")
@@ -696,8 +652,6 @@ def test_a_standby_leads_no_database_that_has_lost_commits_which_its_copy_had() 
             setattr(world.store, part, rows)
         await world.pass_time(30)
         assert "lost the commits in between" in str(standby.lost) and not standby.is_committer
-
-    run(use)
 
 
 def test_a_topic_whose_first_checkpoint_takes_long_is_created_and_not_said_to_exist() -> None:
@@ -741,8 +695,10 @@ def test_a_topic_whose_first_checkpoint_takes_long_is_created_and_not_said_to_ex
     asyncio.run(asyncio.wait_for(use(), PATIENCE_SECONDS))
 
 
-def test_housekeeping_continues_after_an_error_that_was_not_expected(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def use(world: World) -> None:
+async def test_housekeeping_continues_after_an_error_that_was_not_expected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with started_world(has_bucket=True) as world:
         local = world.nodes["a:1"]._local
         assert local is not None
         asked: list[str] = []
@@ -759,5 +715,3 @@ def test_housekeeping_continues_after_an_error_that_was_not_expected(monkeypatch
         await world.pass_time(100)
         assert Counter(asked) == {"retention": 3, "collection": 3}
         assert world.nodes["a:1"]._local is local
-
-    run(use, has_bucket=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
@@ -149,12 +150,14 @@ class KeptAgent:
                 continue
 
 
-def run(use: Callable[[World], Awaitable[None]], world: World | None = None) -> None:
-    async def whole(world: World) -> None:
+@asynccontextmanager
+async def started_world(world: World | None = None) -> AsyncIterator[World]:
+    world = world or World()
+    async with asyncio.timeout(PATIENCE_SECONDS):
         starting = [asyncio.ensure_future(node.start(listen=False)) for node in world.nodes.values()]
         await world.pass_time(1.0)
         try:
-            await use(world)
+            yield world
         finally:
             world.seconds = lambda: 0.001
             closing = [asyncio.ensure_future(node.close()) for node in world.nodes.values()]
@@ -162,12 +165,12 @@ def run(use: Callable[[World], Awaitable[None]], world: World | None = None) -> 
                 await world.pass_time(0.5)
         await asyncio.gather(*starting, *closing)
 
-    asyncio.run(asyncio.wait_for(whole(world or World()), PATIENCE_SECONDS))
-
 
 @pytest.mark.parametrize("seconds", [1.0, 2.0, 5.0])
-def test_a_committer_before_a_slow_database_stays_and_serves(seconds: float) -> None:
-    async def use(world: World) -> None:
+async def test_a_committer_before_a_slow_database_stays_and_serves(seconds: float) -> None:
+    world = World()
+    world.seconds = lambda: seconds
+    async with started_world(world):
         await world.pass_time(80)  # both start, one loads
         epoch = world.store._epoch
         for _ in range(4):
@@ -176,14 +179,10 @@ def test_a_committer_before_a_slow_database_stays_and_serves(seconds: float) -> 
             await world.serve(12 * seconds)
         assert world.store._epoch == epoch
 
-    world = World()
-    world.seconds = lambda: seconds
-    run(use, world)
-
 
 @pytest.mark.parametrize("seconds", [1.0, 2.0, 5.0])
-def test_a_database_that_becomes_slow_changes_the_committer_once_at_most(seconds: float) -> None:
-    async def use(world: World) -> None:
+async def test_a_database_that_becomes_slow_changes_the_committer_once_at_most(seconds: float) -> None:
+    async with started_world() as world:
         await world.serve(3)
         epoch = world.store._epoch
         world.seconds = lambda: seconds
@@ -194,12 +193,12 @@ def test_a_database_that_becomes_slow_changes_the_committer_once_at_most(seconds
         await world.pass_time(60)
         assert world.store._epoch == epoch
 
-    run(use)
-
 
 @pytest.mark.parametrize("seconds", [1.0, 2.0, 5.0])
-def test_an_agent_before_a_slow_database_keeps_its_lease_and_its_session(seconds: float) -> None:
-    async def use(world: World) -> None:
+async def test_an_agent_before_a_slow_database_keeps_its_lease_and_its_session(seconds: float) -> None:
+    world = World(names=("a:1",))
+    world.seconds = lambda: seconds
+    async with started_world(world):
         await world.pass_time(80)
         agent = KeptAgent(world)
         living = asyncio.create_task(agent.live())
@@ -214,14 +213,10 @@ def test_an_agent_before_a_slow_database_keeps_its_lease_and_its_session(seconds
         await world.pass_time(30)
         await agent.remote.close()
 
-    world = World(names=("a:1",))
-    world.seconds = lambda: seconds
-    run(use, world)
-
 
 @pytest.mark.parametrize("seconds", [1.0, 2.0, 5.0])
-def test_an_agent_outlives_the_moment_in_which_the_database_becomes_slow(seconds: float) -> None:
-    async def use(world: World) -> None:
+async def test_an_agent_outlives_the_moment_in_which_the_database_becomes_slow(seconds: float) -> None:
+    async with started_world(World(names=("a:1",))) as world:
         agent = KeptAgent(world)
         living = asyncio.create_task(agent.live())
         await world.pass_time(20)
@@ -236,11 +231,9 @@ def test_an_agent_outlives_the_moment_in_which_the_database_becomes_slow(seconds
         await cancel_and_wait(living)
         await agent.remote.close()
 
-    run(use, World(names=("a:1",)))
 
-
-def test_an_agent_that_is_silent_before_a_slow_database_leaves_the_ring() -> None:
-    async def use(world: World) -> None:
+async def test_an_agent_that_is_silent_before_a_slow_database_leaves_the_ring() -> None:
+    async with started_world(World(names=("a:1",))) as world:
         world.seconds = lambda: 1.0
         await world.pass_time(30)
         agent = KeptAgent(world)
@@ -254,25 +247,21 @@ def test_an_agent_that_is_silent_before_a_slow_database_leaves_the_ring() -> Non
         assert ring is not None and ring.members == []
         await agent.remote.close()
 
-    run(use, World(names=("a:1",)))
-
 
 @pytest.mark.parametrize("seconds", [1.0, 2.0, 3.5, 5.0])
-def test_a_committer_whose_lease_nobody_takes_outlives_the_moment_in_which_the_database_becomes_slow(
+async def test_a_committer_whose_lease_nobody_takes_outlives_the_moment_in_which_the_database_becomes_slow(
     seconds: float,
 ) -> None:
-    async def use(world: World) -> None:
+    async with started_world(World(names=("a:1",))) as world:
         await world.serve(3)
         epoch = world.store._epoch
         world.seconds = lambda: seconds
         await world.pass_time(80)
         assert world.store._epoch == epoch
 
-    run(use, World(names=("a:1",)))
 
-
-def test_a_database_that_is_fast_again_has_short_leases_again() -> None:
-    async def use(world: World) -> None:
+async def test_a_database_that_is_fast_again_has_short_leases_again() -> None:
+    async with started_world() as world:
         world.seconds = lambda: 5.0
         await world.pass_time(80)
         world.seconds = lambda: 0.001
@@ -282,14 +271,12 @@ def test_a_database_that_is_fast_again_has_short_leases_again() -> None:
         assert leader._local.lease_left_s <= 2.0
         assert world.store._expires_ms <= world.clock.wall_ms() + 2_000
 
-    run(use)
-
 
 @pytest.mark.parametrize("seed", range(10))
-def test_whatever_the_database_takes_there_are_never_two_committers_and_at_the_end_there_is_one(
+async def test_whatever_the_database_takes_there_are_never_two_committers_and_at_the_end_there_is_one(
     seed: int,
 ) -> None:
-    async def use(world: World) -> None:
+    async with started_world(World(seed)) as world:
         luck = SeededEntropy(seed)
         for _ in range(12):
             most = (0.01, 1.0, 4.0, 12.0)[luck.below(4)]
@@ -298,19 +285,15 @@ def test_whatever_the_database_takes_there_are_never_two_committers_and_at_the_e
         world.seconds = lambda: 0.5
         await world.serve(60)
 
-    run(use, World(seed))
 
-
-def test_a_time_in_which_the_process_was_stopped_makes_no_lease_longer() -> None:
-    async def use(world: World) -> None:
+async def test_a_time_in_which_the_process_was_stopped_makes_no_lease_longer() -> None:
+    async with started_world() as world:
         for _ in range(8):
             world.seconds = lambda: 0.05
             world.clock.advance(15.0)  # in the middle of whatever is asked
             await world.pass_time(1.0)
         (leader,) = (node for node in world.nodes.values() if node.is_committer)
         assert leader._local is not None and leader._local.round_trip_s <= 1.0
-
-    run(use)
 
 
 def test_a_lease_is_four_round_trips_within_its_bounds() -> None:

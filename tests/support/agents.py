@@ -4,8 +4,9 @@ moves."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -322,21 +323,30 @@ def batch(
     )
 
 
+@asynccontextmanager
+async def agent_bench(
+    sequencer_settings: SequencerSettings | None = None, **settings: Any
+) -> AsyncIterator[AgentBench]:
+    """Open a fresh bench; the default settings seal promptly."""
+    bench = AgentBench({**PROMPT, **settings}, sequencer_settings)
+    await bench.open()
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            yield bench
+    finally:
+        await bench.close()
+
+
 def run(
     scenario: Callable[[AgentBench], Awaitable[None]],
     sequencer_settings: SequencerSettings | None = None,
     **settings: Any,
 ) -> None:
-    """Run a scenario on a fresh bench; the default settings seal promptly."""
+    """Run a scenario on a fresh bench, on a loop of its own."""
 
     async def whole() -> None:
-        bench = AgentBench({**PROMPT, **settings}, sequencer_settings)
-        await bench.open()
-        try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await scenario(bench)
-        finally:
-            await bench.close()
+        async with agent_bench(sequencer_settings, **settings) as bench:
+            await scenario(bench)
 
     asyncio.run(whole())
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar, Generic, TypeVar
 
@@ -45,19 +46,15 @@ async def _started(
     return made
 
 
-def run_on_committer(
-    kind: type[B], store: Callable[[ManualClock], MemoryRowStore], use: Callable[[B], Awaitable[None]]
-) -> None:
-    """Run a scenario on a prepared bench of this kind over such a store."""
-
-    async def scenario() -> None:
+@asynccontextmanager
+async def on_committer(kind: type[B], store: Callable[[ManualClock], MemoryRowStore]) -> AsyncIterator[B]:
+    """Prepare a bench of this kind over such a store."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
         clock = ManualClock()
         rows = store(clock)
         committer = await _started(rows, clock, 1, kind.settings)
         bench = kind(Opened(committer, clock))
         bench.rows, bench.committer = rows, committer
         await bench.prepare()
-        await use(bench)
+        yield bench
         await bench.committer.close()
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_SECONDS))

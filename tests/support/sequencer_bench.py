@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -141,14 +142,22 @@ def outcomes(answer: CommitAnswer) -> list[tuple[BatchError, int]]:
     return [(one.error, one.base_offset) for run in answer.runs for one in run.outcomes]
 
 
-Scenario = Callable[[Bench], Awaitable[None]]
+@asynccontextmanager
+async def opened_bench(factory: Factory, settings: SequencerSettings = SETTINGS) -> AsyncIterator[Bench]:
+    """Open a prepared bench over the sequencer that the factory makes."""
+    async with factory(settings) as opened:
+        bench = Bench(opened)
+        await bench.prepare()
+        yield bench
 
 
-def run(factory: Factory, scenario: Scenario, settings: SequencerSettings = SETTINGS) -> None:
+def run(
+    factory: Factory, scenario: Callable[[Bench], Awaitable[None]], settings: SequencerSettings = SETTINGS
+) -> None:
+    """Run a scenario on such a bench, on a loop of its own."""
+
     async def whole() -> None:
-        async with factory(settings) as opened:
-            bench = Bench(opened)
-            await bench.prepare()
+        async with opened_bench(factory, settings) as bench:
             await scenario(bench)
 
     asyncio.run(whole())

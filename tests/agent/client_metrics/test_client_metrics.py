@@ -32,7 +32,7 @@ from tailrace.kafka.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from tailrace.kafka.messages.push_telemetry import PushTelemetryRequest
-from tests.support.agents import AgentBench, run
+from tests.support.agents import AgentBench, agent_bench
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.wire import WiredAgent, run_wired
 
@@ -194,8 +194,9 @@ async def subscribe(bench: AgentBench, **configs: str) -> None:
     assert answer.responses[0].error_code == 0, answer.responses[0].error_message
 
 
-def test_a_push_is_taken_if_it_is_what_was_asked_for() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_push_is_taken_if_it_is_what_was_asked_for() -> None:
+    async with agent_bench() as bench:
+
         async def listed() -> set[int]:
             answer = await bench.ask(ApiKey.API_VERSIONS, 3, ApiVersionsRequest("librdkafka", "2.6"))
             return {each.api_key for each in answer.api_keys} & {71, 72}
@@ -235,8 +236,6 @@ def test_a_push_is_taken_if_it_is_what_was_asked_for() -> None:
         assert await push(too_large, **last) == ErrorCode.TELEMETRY_TOO_LARGE
         assert await push(b"\x0a\xff", terminating=True) == ErrorCode.INVALID_RECORD
         assert await push(b"junk", compression_type=4, terminating=True) == ErrorCode.INVALID_RECORD
-
-    run(scenario)
 
 
 def test_librdkafka_pushes_what_is_subscribed_to(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from tailrace.kafka.messages.delete_records import (
 from tests.agent.fetch.test_windows import found_at
 from tests.agent.handlers.test_fetch import fetch, offsets, request_of, rows_of
 from tests.agent.handlers.test_produce import produce
-from tests.support.agents import AgentBench, batch, run, settle
+from tests.support.agents import AgentBench, agent_bench, batch, settle
 from tests.support.clocks import SeededEntropy
 
 
@@ -90,8 +90,8 @@ async def tail_fetch(bench: AgentBench, topic: Topic, offset: int, **more: Any) 
     return row
 
 
-def test_fetches_at_the_end_of_a_quiet_partition_make_no_call() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_fetches_at_the_end_of_a_quiet_partition_make_no_call() -> None:
+    async with agent_bench() as bench:
         topic, sequencer = await tailed(bench)
         sequencer.calls.clear()
         for _ in range(20):
@@ -99,11 +99,9 @@ def test_fetches_at_the_end_of_a_quiet_partition_make_no_call() -> None:
             assert (row.error_code, row.high_watermark, offsets(row)) == (0, 3, [])
         assert sequencer.calls["find_batches"] == 0
 
-    run(scenario)
 
-
-def test_fetches_at_the_end_of_a_busy_partition_make_no_call() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_fetches_at_the_end_of_a_busy_partition_make_no_call() -> None:
+    async with agent_bench() as bench:
         topic, sequencer = await tailed(bench)
         sequencer.calls.clear()
         for offset in range(3, 23):
@@ -114,11 +112,9 @@ def test_fetches_at_the_end_of_a_busy_partition_make_no_call() -> None:
         assert sequencer.calls["find_batches"] == 0
         assert bench.services.telemetry.window_hits._value >= 20
 
-    run(scenario)
 
-
-def test_a_subscriber_of_one_partition_is_sent_no_run_of_others() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_subscriber_of_one_partition_is_sent_no_run_of_others() -> None:
+    async with agent_bench() as bench:
         _, sequencer = await tailed(bench)
         for _ in range(5):
             await produce(bench, (1, batch(b"of another partition")))
@@ -127,21 +123,17 @@ def test_a_subscriber_of_one_partition_is_sent_no_run_of_others() -> None:
         assert {change.partition for change in sequencer.sent} == {0}
         assert sum(len(change.runs) for change in sequencer.sent) == 1
 
-    run(scenario)
 
-
-def test_an_offset_below_the_window_is_asked_for() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_offset_below_the_window_is_asked_for() -> None:
+    async with agent_bench() as bench:
         topic, sequencer = await tailed(bench)
         sequencer.calls.clear()
         assert offsets(await tail_fetch(bench, topic, 1)) == [1, 2]
         assert sequencer.calls["find_batches"] == 1
 
-    run(scenario)
 
-
-def test_an_offset_above_a_window_that_is_behind_is_asked_for() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_offset_above_a_window_that_is_behind_is_asked_for() -> None:
+    async with agent_bench() as bench:
         topic, sequencer = await tailed(bench)
         sequencer.calls.clear()
         sequencer.may_answer.clear()
@@ -154,11 +146,9 @@ def test_an_offset_above_a_window_that_is_behind_is_asked_for() -> None:
         row = await tail_fetch(bench, topic, 5)
         assert row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
-    run(scenario)
 
-
-def test_bounds_sent_with_an_error_do_not_go_back() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_bounds_sent_with_an_error_do_not_go_back() -> None:
+    async with agent_bench() as bench:
         topic, sequencer = await tailed(bench)
         sequencer.may_answer.clear()
         await produce(bench, (0, batch(b"not in the window yet")))
@@ -167,11 +157,9 @@ def test_bounds_sent_with_an_error_do_not_go_back() -> None:
         row = await tail_fetch(bench, topic, 3)
         assert row.high_watermark == 4
 
-    run(scenario)
 
-
-def test_while_the_subscription_is_away_fetches_ask_the_sequencer() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_while_the_subscription_is_away_fetches_ask_the_sequencer() -> None:
+    async with agent_bench() as bench:
         topic, sequencer = await tailed(bench)
         sequencer.is_silent = True
         await bench.advance(FRESH_S)
@@ -189,11 +177,9 @@ def test_while_the_subscription_is_away_fetches_ask_the_sequencer() -> None:
         await tail_fetch(bench, topic, 4, max_wait_ms=500)
         assert sequencer.calls["find_batches"] == 0, "there are windows again"
 
-    run(scenario)
 
-
-def test_an_answer_that_comes_late_drops_no_window_and_nothing_is_subscribed_again() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_answer_that_comes_late_drops_no_window_and_nothing_is_subscribed_again() -> None:
+    async with agent_bench() as bench:
         topic, sequencer = await tailed(bench)
         resets = bench.services.telemetry.window_resets._value
         sequencer.may_answer.clear()
@@ -210,15 +196,13 @@ def test_an_answer_that_comes_late_drops_no_window_and_nothing_is_subscribed_aga
         row = await tail_fetch(bench, topic, 4, max_wait_ms=100)
         assert row.high_watermark == 4 and sequencer.calls["find_batches"] == 0
 
-    run(scenario)
 
-
-def test_agents_with_more_partitions_than_are_added_before_they_give_up_get_all_their_windows() -> None:
+async def test_agents_with_more_partitions_than_are_added_before_they_give_up_get_all_their_windows() -> None:
     """As after a fail-over at scale: each call waits for those of all other agents."""
     agents, partitions, seconds_each = 20, 1_000, 0.0004
     assert agents * partitions * seconds_each > LATE_S
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic(partitions=partitions)
         is_free_at = 0.0
 
@@ -248,11 +232,9 @@ def test_agents_with_more_partitions_than_are_added_before_they_give_up_get_all_
         for tail in tails:
             await tail.close()
 
-    run(scenario)
 
-
-def test_fetches_at_the_end_of_a_partition_without_a_window_seldom_ask() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_fetches_at_the_end_of_a_partition_without_a_window_seldom_ask() -> None:
+    async with agent_bench() as bench:
         sequencer = await counted(bench)
         sequencer.is_silent = True
         topic = await bench.topic()
@@ -268,11 +250,9 @@ def test_fetches_at_the_end_of_a_partition_without_a_window_seldom_ask() -> None
         found = await tail_fetch(bench, topic, 1, max_wait_ms=int(1000 * (FRESH_S + 2 * ASK_AGAIN_S)))
         assert offsets(found) == [1]
 
-    run(scenario)
 
-
-def test_a_fetch_that_waits_is_woken_when_its_window_is_out_of_date() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_fetch_that_waits_is_woken_when_its_window_is_out_of_date() -> None:
+    async with agent_bench() as bench:
         topic, sequencer = await tailed(bench)
         sequencer.may_answer.clear()
         await bench.advance(0.1)
@@ -282,14 +262,12 @@ def test_a_fetch_that_waits_is_woken_when_its_window_is_out_of_date() -> None:
         await bench.advance(FRESH_S + ASK_AGAIN_S + 0.2)
         assert asked.done() and offsets(await asked) == [3], "it asked the sequencer, long before LATE_S"
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("max_wait_ms", [0, 1, 100])
-def test_what_this_agent_has_acknowledged_is_found_at_once_also_by_a_fetch_that_does_not_wait(
+async def test_what_this_agent_has_acknowledged_is_found_at_once_also_by_a_fetch_that_does_not_wait(
     max_wait_ms: int,
 ) -> None:
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         topic, sequencer = await tailed(bench)
         assert (await tail_fetch(bench, topic, 3, max_wait_ms=0)).high_watermark == 3
         sequencer.may_answer.clear()  # from now on the windows learn nothing
@@ -299,11 +277,9 @@ def test_what_this_agent_has_acknowledged_is_found_at_once_also_by_a_fetch_that_
         assert sequencer.calls["find_batches"] == 1
         sequencer.may_answer.set()
 
-    run(scenario)
 
-
-def test_what_was_deleted_through_this_agent_is_gone_at_once() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_what_was_deleted_through_this_agent_is_gone_at_once() -> None:
+    async with agent_bench() as bench:
         topic, sequencer = await tailed(bench)
         assert (await tail_fetch(bench, topic, 3, max_wait_ms=0)).log_start_offset == 0
         sequencer.may_answer.clear()  # from now on the windows learn nothing
@@ -312,12 +288,12 @@ def test_what_was_deleted_through_this_agent_is_gone_at_once() -> None:
         assert (await tail_fetch(bench, topic, 3, max_wait_ms=0)).log_start_offset == 2
         sequencer.may_answer.set()
 
-    run(scenario)
-
 
 @pytest.mark.parametrize(("pause_ms", "calls"), [(0, 4 / 0.05), (400, 10), (3_600_000, 4)])
-def test_a_subscriber_pauses_for_as_long_as_it_is_asked_and_stays_fresh(pause_ms: int, calls: float) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_subscriber_pauses_for_as_long_as_it_is_asked_and_stays_fresh(
+    pause_ms: int, calls: float
+) -> None:
+    async with agent_bench() as bench:
         topic, sequencer = await tailed(bench)
         sequencer.pause_ms = pause_ms
         await bench.advance(2.0)  # the call that waits, and a pause
@@ -331,11 +307,9 @@ def test_a_subscriber_pauses_for_as_long_as_it_is_asked_and_stays_fresh(pause_ms
         assert (await tail_fetch(bench, topic, 83, max_wait_ms=0)).high_watermark == 83
         assert not sequencer.calls["find_batches"], "the window is fresh"
 
-    run(scenario)
 
-
-def test_the_windows_of_a_subscriber_that_pauses_for_long_stay_fresh_while_nothing_changes() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_the_windows_of_a_subscriber_that_pauses_for_long_stay_fresh_while_nothing_changes() -> None:
+    async with agent_bench() as bench:
         topic, sequencer = await tailed(bench)
         sequencer.pause_ms, sequencer.round_trip_s = 3_600_000, 0.1
         await bench.advance(2.0)
@@ -351,11 +325,9 @@ def test_the_windows_of_a_subscriber_that_pauses_for_long_stay_fresh_while_nothi
                 await bench.advance(0.05)
         assert sequencer.calls["find_batches"] == 10, "also while others are added"
 
-    run(scenario)
 
-
-def test_a_fetch_that_is_behind_does_not_subscribe() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_fetch_that_is_behind_does_not_subscribe() -> None:
+    async with agent_bench() as bench:
         sequencer = await counted(bench)
         topic = await bench.topic()
         for _ in range(3):
@@ -364,11 +336,9 @@ def test_a_fetch_that_is_behind_does_not_subscribe() -> None:
         await settle()
         assert sequencer.calls["watch"] == 0
 
-    run(scenario)
 
-
-def test_fetches_that_one_change_wakes_are_woken_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_fetches_that_one_change_wakes_are_woken_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with agent_bench() as bench:
         topic, _ = await tailed(bench)
         monkeypatch.setattr(tail_module, "WOKEN_IN_A_TURN", 2)
         asked = [
@@ -384,8 +354,6 @@ def test_fetches_that_one_change_wakes_are_woken_in_turns(monkeypatch: pytest.Mo
             answered.append(sum(each.done() for each in asked))
         await producing
         assert {2, 4, 6} <= set(answered)
-
-    run(scenario)
 
 
 async def waiting_for_two(
@@ -406,8 +374,10 @@ async def waiting_for_two(
     return waiting
 
 
-def test_a_wait_ends_in_time_however_long_the_turns_of_others_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_wait_ends_in_time_however_long_the_turns_of_others_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with agent_bench() as bench:
         waiting = await waiting_for_two(bench, monkeypatch, seconds=1.0)
         bench.clock.advance(0.9)
         await settle()
@@ -416,11 +386,11 @@ def test_a_wait_ends_in_time_however_long_the_turns_of_others_take(monkeypatch: 
         await settle()
         assert waiting.done()
 
-    run(scenario)
 
-
-def test_a_wait_sees_what_goes_out_of_date_in_the_turns_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_wait_sees_what_goes_out_of_date_in_the_turns_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with agent_bench() as bench:
         waiting = await waiting_for_two(bench, monkeypatch, seconds=20.0)
         bench.clock.advance(FRESH_S + 0.1)
         await settle()
@@ -428,5 +398,3 @@ def test_a_wait_sees_what_goes_out_of_date_in_the_turns_of_others(monkeypatch: p
         bench.clock.advance(ASK_AGAIN_S)
         await settle()
         assert waiting.done(), "the sequencer is asked"
-
-    run(scenario)

@@ -7,15 +7,15 @@ from sequencer.api.security import CreateAcls
 from tailrace.kafka.messages.describe_acls import DescribeAclsRequest
 from tailrace.security.acls import Operation, PatternType, Permission, ResourceType
 from tests.agent.handlers.test_delegation_tokens import allowed, ask
-from tests.support.agents import AgentBench, run
+from tests.support.agents import agent_bench
 from tests.support.turns import counted_turns
 
 
-def test_acls_are_described_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_acls_are_described_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handler, "MATCHED_IN_A_TURN", 2)
     given = counted_turns(monkeypatch, handler)
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         topics = [f"t{number}" for number in range(6)]
         stored = [allowed(Operation.READ, ResourceType.TOPIC, topic, "bob") for topic in topics]
         await bench.sequencer.create_acls(CreateAcls(stored))
@@ -29,5 +29,3 @@ def test_acls_are_described_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         described = await ask(bench, request, acls=(may,))
         assert sorted(resource.resource_name for resource in described.resources) == topics
         assert len(given) == 3
-
-    run(scenario)

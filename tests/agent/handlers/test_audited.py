@@ -35,7 +35,7 @@ from tailrace.kafka.messages.incremental_alter_configs import (
 )
 from tailrace.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tests.agent.handlers.test_delegation_tokens import allowed, ask, create
-from tests.support.agents import AgentBench, run
+from tests.support.agents import AgentBench, agent_bench
 
 ADMIN = (
     allowed(Operation.ALTER, ResourceType.CLUSTER, "kafka-cluster", "alice"),
@@ -71,8 +71,8 @@ def changes(lines: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(line["change"], line["result"]) for line in lines]
 
 
-def test_changes_of_users_are_logged_without_their_keys() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_changes_of_users_are_logged_without_their_keys() -> None:
+    async with agent_bench() as bench:
         upsertion = ScramCredentialUpsertion(
             name="bob", mechanism=1, iterations=8192, salt=SALT, salted_password=SALTED
         )
@@ -90,11 +90,9 @@ def test_changes_of_users_are_logged_without_their_keys() -> None:
         assert [line["event"] for line in lines] == ["changed", "changed", "not changed"]
         assert "salt" not in str(lines), "neither the salt nor the salted password"
 
-    run(scenario)
 
-
-def test_changes_of_acls_are_reported() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_changes_of_acls_are_reported() -> None:
+    async with agent_bench() as bench:
         pattern = (ResourceType.TOPIC, "orders", PatternType.LITERAL)
         who = ("User:bob", "*", Operation.READ, Permission.ALLOW)
         lines = await lines_of(
@@ -105,11 +103,10 @@ def test_changes_of_acls_are_reported() -> None:
         acl = "ALLOW READ on TOPIC LITERAL orders for User:bob from *"
         assert changes(lines) == [(f"add {acl}", "NONE"), (f"remove {acl}", "NONE")]
 
-    run(scenario)
 
+async def test_changes_of_quotas_are_logged_and_queries_are_not() -> None:
+    async with agent_bench() as bench:
 
-def test_changes_of_quotas_are_logged_and_queries_are_not() -> None:
-    async def scenario(bench: AgentBench) -> None:
         def setting(key: str) -> list[EntryData]:
             return [EntryData([EntityData("user", "bob")], [OpData(key, 1024.0, False)])]
 
@@ -124,8 +121,6 @@ def test_changes_of_quotas_are_logged_and_queries_are_not() -> None:
             ("set no_such_rate=1024 of user bob", "INVALID_REQUEST"),
         ]
 
-    run(scenario)
-
 
 def altering(kind: int, name: str, *configs: tuple[str, int, str | None]) -> AlterConfigsResource:
     return AlterConfigsResource(
@@ -133,8 +128,8 @@ def altering(kind: int, name: str, *configs: tuple[str, int, str | None]) -> Alt
     )
 
 
-def test_changes_of_configs_are_logged_and_queries_are_not() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_changes_of_configs_are_logged_and_queries_are_not() -> None:
+    async with agent_bench() as bench:
         for topic in ("orders", "returns"):
             await bench.topic(topic)
         short = altering(TOPIC, "orders", ("retention.ms", SET, "1000"), ("max.message.bytes", DELETE, None))
@@ -168,11 +163,9 @@ def test_changes_of_configs_are_logged_and_queries_are_not() -> None:
             ("set retention.ms=5 of topic orders", "NONE"),
         ]
 
-    run(scenario)
 
-
-def test_changes_of_secret_configs_are_logged_without_their_values() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_changes_of_secret_configs_are_logged_without_their_values() -> None:
+    async with agent_bench() as bench:
         configs = ("ssl.keystore.password", "listener.name.tls.ssl.keystore.password")
         lines = await lines_of(
             bench,
@@ -186,11 +179,9 @@ def test_changes_of_secret_configs_are_logged_without_their_values() -> None:
         ]
         assert "sesame" not in str(lines)
 
-    run(scenario)
 
-
-def test_deleted_topics_and_groups_are_reported() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_deleted_topics_and_groups_are_reported() -> None:
+    async with agent_bench() as bench:
         orders = (await bench.topic("orders")).topic_id
         returns = (await bench.topic("returns")).topic_id
         by_name, by_id = DeleteTopicState("orders"), DeleteTopicState(None, returns)
@@ -208,11 +199,9 @@ def test_deleted_topics_and_groups_are_reported() -> None:
             ("delete group readers", "GROUP_ID_NOT_FOUND"),
         ]
 
-    run(scenario)
 
-
-def test_changes_of_tokens_are_logged_without_their_secret() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_changes_of_tokens_are_logged_without_their_secret() -> None:
+    async with agent_bench() as bench:
         with capture_logs() as lines:
             token = await ask(bench, create())
             await ask(bench, ExpireDelegationTokenRequest(token.hmac, -1))
@@ -223,17 +212,15 @@ def test_changes_of_tokens_are_logged_without_their_secret() -> None:
         assert len(fingerprint) == 16 and fingerprint in ended["change"]
         assert bytes(token.hmac).hex() not in str(lines) and str(bytes(token.hmac)) not in str(lines)
 
-    run(scenario)
 
-
-def test_all_changes_of_a_request_are_logged_also_if_the_client_leaves_meanwhile() -> None:
+async def test_all_changes_of_a_request_are_logged_also_if_the_client_leaves_meanwhile() -> None:
     names = [f"user-{number}" for number in range(3 * LINES_IN_A_TURN)]
     pattern = (ResourceType.TOPIC, "orders", PatternType.LITERAL)
     request = CreateAclsRequest(
         [AclCreation(*pattern, f"User:{name}", "*", Operation.READ, Permission.ALLOW) for name in names]
     )
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         with capture_logs() as lines:
             asked = asyncio.ensure_future(ask(bench, request, acls=ADMIN))
             while not lines:
@@ -241,5 +228,3 @@ def test_all_changes_of_a_request_are_logged_also_if_the_client_leaves_meanwhile
             assert len(lines) < len(names), "others have had their turn"
             await cancel_and_wait(asked)
         assert [line["change"].split(" for User:")[1].split()[0] for line in lines] == names
-
-    run(scenario)

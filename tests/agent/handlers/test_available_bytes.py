@@ -14,7 +14,7 @@ from tailrace.batches.record_batch import split
 from tailrace.kafka.messages.fetch import FetchRequest, PartitionData
 from tests.agent.handlers.test_fetch import fetch, request_of, rows_of
 from tests.agent.handlers.test_produce import produce
-from tests.support.agents import AgentBench, batch, run
+from tests.support.agents import AgentBench, agent_bench, batch
 from tests.support.transactions import TransactionalProducer
 
 LARGE = 1 << 20
@@ -45,8 +45,8 @@ async def filled(bench: AgentBench, topic: Topic, offset: int, max_bytes: int, l
     return partition
 
 
-def test_the_last_stable_offset_bounds_them_wherever_it_is_among_the_runs() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_the_last_stable_offset_bounds_them_wherever_it_is_among_the_runs() -> None:
+    async with agent_bench() as bench:
         topic = await with_an_open_transaction(bench)
         (row,) = rows_of(await fetch(bench, request_of(topic, (0, 0))))
         log = [(header, len(data)) for header, data in split(memoryview(bytes(row.records or b"")))]  # type: ignore[arg-type]
@@ -63,5 +63,3 @@ def test_the_last_stable_offset_bounds_them_wherever_it_is_among_the_runs() -> N
         runs = (await filled(bench, topic, 0, max_bytes=LARGE, limit=LARGE)).found.runs  # type: ignore[union-attr]
         assert any(each.base_offset < stable < each.end_offset for each in runs[1:-1]), "within a run"
         assert all(len(each.batches) > 1 for each in runs)
-
-    run(scenario)

@@ -47,7 +47,7 @@ from tailrace.kafka.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from tailrace.limits import MAX_NAME_BYTES
-from tests.support.agents import AgentBench, run
+from tests.support.agents import agent_bench
 
 LONG = 2**63 - 1
 TOO_LONG = ["", "x" * (MAX_NAME_BYTES + 1), "x" * 32_767]
@@ -105,29 +105,25 @@ def codes_in(message: Any) -> set[int]:
 
 
 @pytest.mark.parametrize("name", TOO_LONG, ids=len)
-def test_a_name_that_no_group_can_have_is_an_invalid_group_id(name: str) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_name_that_no_group_can_have_is_an_invalid_group_id(name: str) -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         for api, version, asked in of_group(name):
             answer = await bench.ask(api, version, asked)
             assert codes_in(answer) == {ErrorCode.INVALID_GROUP_ID}, ApiKey(api).name
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("name", TOO_LONG, ids=len)
-def test_a_name_that_no_transactional_id_can_have_is_an_invalid_request(name: str) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_name_that_no_transactional_id_can_have_is_an_invalid_request(name: str) -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         for api, version, asked in of_transaction(name):
             answer = await bench.ask(api, version, asked)
             assert codes_in(answer) == {ErrorCode.INVALID_REQUEST}, ApiKey(api).name
 
-    run(scenario)
 
-
-def test_positions_committed_for_the_longest_time_there_is_are_kept() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_positions_committed_for_the_longest_time_there_is_are_kept() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         rows = [OffsetCommitRequestPartition(0, LONG), OffsetCommitRequestPartition(1, 1)]
         for version in (2, 3, 4):
@@ -140,11 +136,10 @@ def test_positions_committed_for_the_longest_time_there_is_are_kept() -> None:
         )
         assert fetched.topics[0].partitions[0].committed_offset == LONG
 
-    run(scenario)
 
+async def test_a_member_that_says_too_much_of_itself_is_refused() -> None:
+    async with agent_bench() as bench:
 
-def test_a_member_that_says_too_much_of_itself_is_refused() -> None:
-    async def scenario(bench: AgentBench) -> None:
         def joining(**said: Any) -> JoinGroupRequest:
             given = {
                 "protocol_type": "consumer",
@@ -168,11 +163,9 @@ def test_a_member_that_says_too_much_of_itself_is_refused() -> None:
         assert longest.error_code == ErrorCode.MEMBER_ID_REQUIRED
         assert len(longest.member_id) < 300, "a member's id begins with its client's, but not with all of it"
 
-    run(scenario)
 
-
-def test_a_refusal_that_repeats_a_long_name_can_be_sent() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_refusal_that_repeats_a_long_name_can_be_sent() -> None:
+    async with agent_bench() as bench:
         long = "é" * 16_000
         created = await bench.ask(
             ApiKey.CREATE_TOPICS, 5,
@@ -189,16 +182,12 @@ def test_a_refusal_that_repeats_a_long_name_can_be_sent() -> None:
         missing = await bench.ask(ApiKey.DESCRIBE_GROUPS, 6, DescribeGroupsRequest(["g" * MAX_NAME_BYTES]))
         assert codes_in(missing) == {ErrorCode.GROUP_ID_NOT_FOUND}
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("name", ["²", "9" * 5_000, "٣", "-1", "01", "1 "])
-def test_a_name_that_only_looks_like_a_number_names_no_broker(name: str) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_name_that_only_looks_like_a_number_names_no_broker(name: str) -> None:
+    async with agent_bench() as bench:
         asked = DescribeConfigsRequest([DescribeConfigsResource(4, name)])
         assert codes_in(await bench.ask(ApiKey.DESCRIBE_CONFIGS, 4, asked)) == {ErrorCode.INVALID_REQUEST}
-
-    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -211,8 +200,8 @@ def test_a_name_that_only_looks_like_a_number_names_no_broker(name: str) -> None
         ("follower.replication.throttled.replicas", "x" * 5_000),
     ],
 )
-def test_a_config_value_is_bounded(config: str, value: str) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_config_value_is_bounded(config: str, value: str) -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         altered = AlterConfigsResource(2, "t", [AlterableConfig(config, 0, value)])
         answer = await bench.ask(
@@ -220,11 +209,9 @@ def test_a_config_value_is_bounded(config: str, value: str) -> None:
         )
         assert codes_in(answer) == {ErrorCode.INVALID_CONFIG}
 
-    run(scenario)
 
-
-def test_a_page_of_partitions_begins_at_any_number() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_page_of_partitions_begins_at_any_number() -> None:
+    async with agent_bench() as bench:
         await bench.topic("t", 3)
         for cursor, error in (
             (-(2**31), ErrorCode.INVALID_REQUEST),
@@ -234,5 +221,3 @@ def test_a_page_of_partitions_begins_at_any_number() -> None:
             asked = DescribeTopicPartitionsRequest([TopicRequest("t")], 2_000, Cursor("t", cursor))
             [topic] = (await bench.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, asked)).topics
             assert (topic.error_code, topic.partitions) == (error, [])
-
-    run(scenario)

@@ -17,11 +17,11 @@ from tailrace.kafka.messages.offset_for_leader_epoch import (
 )
 from tests.agent.handlers.test_configs import TOPIC, alter, value_of
 from tests.agent.handlers.test_produce import produce
-from tests.support.agents import AgentBench, batch, run
+from tests.support.agents import AgentBench, agent_bench, batch
 
 
-def test_the_cluster_is_all_live_agents() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_the_cluster_is_all_live_agents() -> None:
+    async with agent_bench() as bench:
         await bench.join("az-b", 2)
         response = await bench.ask(ApiKey.DESCRIBE_CLUSTER, 2, DescribeClusterRequest())
         assert response.error_code == 0 and response.cluster_id
@@ -31,11 +31,9 @@ def test_the_cluster_is_all_live_agents() -> None:
         ]
         assert response.controller_id in {each.broker_id for each in response.brokers}
 
-    run(scenario)
 
-
-def test_the_log_dir_is_the_store_and_holds_the_bytes_of_batches() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_the_log_dir_is_the_store_and_holds_the_bytes_of_batches() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         sent = batch(b"x" * 100)
         await produce(bench, (1, sent))
@@ -57,8 +55,6 @@ def test_the_log_dir_is_the_store_and_holds_the_bytes_of_batches() -> None:
         response = await bench.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, DescribeLogDirsRequest(None))
         assert response.error_code == ErrorCode.REQUEST_TIMED_OUT
 
-    run(scenario)
-
 
 def _known(bench: AgentBench) -> Any:
     async def refresh() -> Any:
@@ -67,8 +63,8 @@ def _known(bench: AgentBench) -> Any:
     return refresh
 
 
-def test_an_epoch_ends_where_the_log_does() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_epoch_ends_where_the_log_does() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         await produce(bench, (0, batch(b"1", b"2")))
 
@@ -85,11 +81,9 @@ def test_an_epoch_ends_where_the_log_does() -> None:
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert (await asked(0, "nowhere"))[0] == (await asked(0, "t", 7))[0] == unknown
 
-    run(scenario)
 
-
-def test_alter_configs_replaces_all_that_was_set() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_alter_configs_replaces_all_that_was_set() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
 
         async def replaced(configs: dict[str, str], *, validate_only: bool = False, name: str = "t") -> int:
@@ -107,11 +101,9 @@ def test_alter_configs_replaces_all_that_was_set() -> None:
         assert await replaced({"max.message.bytes": "many"}) == ErrorCode.INVALID_CONFIG
         assert await replaced({}, name="nowhere") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-    run(scenario)
 
-
-def test_the_highest_feature_levels_are_finalized() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_the_highest_feature_levels_are_finalized() -> None:
+    async with agent_bench() as bench:
         asked = ApiVersionsRequest("probe", "1")
         for version, supported in (
             (3, []),
@@ -126,5 +118,3 @@ def test_the_highest_feature_levels_are_finalized() -> None:
             levels = {each.name: each.max_version_level for each in response.finalized_features}
             assert levels == {"group.version": 1, "share.version": 1, "transaction.version": 2}
         assert not (await bench.ask(ApiKey.API_VERSIONS, 2, asked)).finalized_features
-
-    run(scenario)

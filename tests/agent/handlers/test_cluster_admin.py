@@ -27,11 +27,11 @@ from tailrace.kafka.messages.describe_quorum import (
 from tailrace.kafka.messages.elect_leaders import ElectLeadersRequest, ElectLeadersTopicPartitions
 from tailrace.kafka.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from tailrace.kafka.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
-from tests.support.agents import AgentBench, codes, run
+from tests.support.agents import agent_bench, codes
 
 
-def test_no_election_is_needed() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_no_election_is_needed() -> None:
+    async with agent_bench() as bench:
         await bench.topic("t", 2)
 
         named = ElectLeadersRequest(topic_partitions=[ElectLeadersTopicPartitions("t", [0, 7])])
@@ -48,11 +48,9 @@ def test_no_election_is_needed() -> None:
         assert refused.error_code == ErrorCode.INVALID_REQUEST
         assert codes(refused.replica_election_results[0].partition_result) == [ErrorCode.INVALID_REQUEST]
 
-    run(scenario)
 
-
-def test_a_partition_stays_on_the_brokers_that_are_shown_and_cannot_be_moved() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_partition_stays_on_the_brokers_that_are_shown_and_cannot_be_moved() -> None:
+    async with agent_bench() as bench:
         await bench.topic("t", 3)
         mine = bench.services.identity.broker_id
         rows = [
@@ -76,11 +74,9 @@ def test_a_partition_stays_on_the_brokers_that_are_shown_and_cannot_be_moved() -
         listed = await bench.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, ListPartitionReassignmentsRequest())
         assert (listed.error_code, listed.topics) == (0, [])
 
-    run(scenario)
 
-
-def test_the_store_is_the_only_log_dir() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_the_store_is_the_only_log_dir() -> None:
+    async with agent_bench() as bench:
         await bench.topic("t", 1)
         topics = [AlterReplicaLogDirTopic("t", [0, 1])]
 
@@ -92,11 +88,9 @@ def test_the_store_is_the_only_log_dir() -> None:
         assert codes(here.partitions) == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         assert codes(elsewhere.partitions) == [ErrorCode.LOG_DIR_NOT_FOUND] * 2
 
-    run(scenario)
 
-
-def test_the_quorum_is_one_agent_that_the_others_follow() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_the_quorum_is_one_agent_that_the_others_follow() -> None:
+    async with agent_bench() as bench:
         other = await bench.join("az-b", 2)
         topics = [
             DescribeQuorumRequestTopic(name, [DescribeQuorumRequestPartition(0)])
@@ -111,8 +105,6 @@ def test_the_quorum_is_one_agent_that_the_others_follow() -> None:
         assert [observer.replica_id for observer in quorum.observers] == [other.broker_id]
         assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-    run(scenario)
-
 
 @pytest.mark.parametrize(
     ("feature", "level", "kind", "code"),
@@ -123,8 +115,10 @@ def test_the_quorum_is_one_agent_that_the_others_follow() -> None:
         ("metadata.version", 1, 1, ErrorCode.INVALID_UPDATE_VERSION),
     ],
 )
-def test_feature_levels_stay_what_they_are(feature: str, level: int, kind: int, code: ErrorCode) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_feature_levels_stay_what_they_are(
+    feature: str, level: int, kind: int, code: ErrorCode
+) -> None:
+    async with agent_bench() as bench:
         update = FeatureUpdateKey(feature, level, upgrade_type=kind)
         request: Any = UpdateFeaturesRequest(feature_updates=[update])
 
@@ -134,5 +128,3 @@ def test_feature_levels_stay_what_they_are(feature: str, level: int, kind: int, 
         assert old.error_code == new.error_code == code
         assert codes(old.results) == ([] if code else [code])
         assert new.results == []
-
-    run(scenario)

@@ -24,7 +24,7 @@ from tailrace.kafka.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from tailrace.kafka.messages.list_config_resources import ListConfigResourcesRequest
-from tests.support.agents import AgentBench, run
+from tests.support.agents import AgentBench, agent_bench
 
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -49,8 +49,8 @@ async def value_of(bench: AgentBench, kind: int, name: str, key: str) -> tuple[s
     return row.value, row.config_source
 
 
-def test_a_topics_own_value_goes_before_the_clusters_and_the_default() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_topics_own_value_goes_before_the_clusters_and_the_default() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         default, source = await value_of(bench, TOPIC, "t", "retention.ms")
         assert (default, source) == ("604800000", 5)
@@ -61,19 +61,15 @@ def test_a_topics_own_value_goes_before_the_clusters_and_the_default() -> None:
         assert await alter(bench, TOPIC, "t", ("retention.ms", DELETE, None)) == 0
         assert await value_of(bench, TOPIC, "t", "retention.ms") == ("5000", 3)
 
-    run(scenario)
 
-
-def test_lists_are_added_to_and_taken_from() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_lists_are_added_to_and_taken_from() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         assert await alter(bench, TOPIC, "t", ("cleanup.policy", SET, "delete")) == 0
         assert await alter(bench, TOPIC, "t", ("cleanup.policy", APPEND, "compact")) == 0
         assert (await value_of(bench, TOPIC, "t", "cleanup.policy"))[0] == "delete,compact"
         assert await alter(bench, TOPIC, "t", ("cleanup.policy", SUBTRACT, "delete")) == 0
         assert (await value_of(bench, TOPIC, "t", "cleanup.policy"))[0] == "compact"
-
-    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -94,16 +90,14 @@ def test_lists_are_added_to_and_taken_from() -> None:
         (77, "t", [("retention.ms", SET, "1")], ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_a_config_that_cannot_be_set_is_refused_with_its_code(
+async def test_a_config_that_cannot_be_set_is_refused_with_its_code(
     kind: int, name: str, changes: list[tuple[str, int, str | None]], code: ErrorCode
 ) -> None:
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         before = await value_of(bench, TOPIC, "t", "retention.ms")
         assert await alter(bench, kind, name, *changes) == code
         assert await value_of(bench, TOPIC, "t", "retention.ms") == before
-
-    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -117,16 +111,14 @@ def test_a_config_that_cannot_be_set_is_refused_with_its_code(
         (GROUP, "g", "no.such.key"),
     ],
 )
-def test_an_unset_config_can_be_deleted_whatever_its_name(kind: int, name: str, key: str) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_unset_config_can_be_deleted_whatever_its_name(kind: int, name: str, key: str) -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         assert await alter(bench, kind, name, (key, DELETE, None)) == 0
 
-    run(scenario)
 
-
-def test_a_resource_that_is_named_twice_is_not_changed() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_resource_that_is_named_twice_is_not_changed() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         before = await value_of(bench, TOPIC, "t", "retention.ms")
         changes = [AlterableConfig("retention.ms", SET, value) for value in ("1", "2")]
@@ -145,13 +137,11 @@ def test_a_resource_that_is_named_twice_is_not_changed() -> None:
         assert row.error_code == refused
         assert await value_of(bench, TOPIC, "t", "retention.ms") == before
 
-    run(scenario)
 
-
-def test_a_topics_shortest_compaction_lag_is_not_above_its_longest() -> None:
+async def test_a_topics_shortest_compaction_lag_is_not_above_its_longest() -> None:
     low, high = "min.compaction.lag.ms", "max.compaction.lag.ms"
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         assert await alter(bench, TOPIC, "t", (low, SET, "6"), (high, SET, "5")) == ErrorCode.INVALID_CONFIG
         assert await alter(bench, TOPIC, "t", (low, SET, "5"), (high, SET, "5")) == 0
@@ -163,11 +153,9 @@ def test_a_topics_shortest_compaction_lag_is_not_above_its_longest() -> None:
         with pytest.raises(InvalidConfig, match="above max"):
             await bench.sequencer.create_topic(CreateTopic("u", 1, {high: "8"}))
 
-    run(scenario)
 
-
-def test_an_empty_list_of_keys_means_all() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_empty_list_of_keys_means_all() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         for kind, name in ((TOPIC, "t"), (BROKER, str(bench.identity.broker_id)), (GROUP, "g")):
             asked = [DescribeConfigsResource(kind, name, keys) for keys in ([], None)]
@@ -176,11 +164,9 @@ def test_an_empty_list_of_keys_means_all() -> None:
                 (row,) = (await bench.ask(ApiKey.DESCRIBE_CONFIGS, 4, request)).results
                 assert len(row.configs) > 10
 
-    run(scenario)
 
-
-def test_a_config_of_one_agent_is_reported_and_changes_no_topic() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_config_of_one_agent_is_reported_and_changes_no_topic() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         own = str(bench.identity.broker_id)
         assert await alter(bench, BROKER, own, ("log.retention.ms", SET, "5000")) == 0
@@ -189,11 +175,9 @@ def test_a_config_of_one_agent_is_reported_and_changes_no_topic() -> None:
         assert await alter(bench, BROKER, own, ("log.retention.ms", DELETE, None)) == 0
         assert await value_of(bench, BROKER, own, "log.retention.ms") == ("604800000", 5)
 
-    run(scenario)
 
-
-def test_a_broker_tells_all_of_kafkas_names_and_its_own_values() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_broker_tells_all_of_kafkas_names_and_its_own_values() -> None:
+    async with agent_bench() as bench:
         own = str(bench.identity.broker_id)
         rows = {row.name: row for row in (await described(bench, BROKER, own)).configs}
         assert len(rows) > 330
@@ -205,28 +189,24 @@ def test_a_broker_tells_all_of_kafkas_names_and_its_own_values() -> None:
         assert (rows["node.id"].value, rows["node.id"].read_only) == (own, True)
         assert rows["ssl.keystore.password"].is_sensitive
 
-    run(scenario)
 
-
-def test_another_broker_is_described_by_what_the_ring_says_of_it() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_another_broker_is_described_by_what_the_ring_says_of_it() -> None:
+    async with agent_bench() as bench:
         other = await bench.join("az-b", 2)
         name = str(other.broker_id)
         rows = {row.name: row.value for row in (await described(bench, BROKER, name)).configs}
         assert (rows["node.id"], rows["broker.id"], rows["broker.rack"]) == (name, name, "az-b")
         assert rows["listeners"] == rows["advertised.listeners"] == "PLAINTEXT://host-2:9092"
 
-    run(scenario)
 
-
-def test_a_broker_tells_how_clients_come_in() -> None:
+async def test_a_broker_tells_how_clients_come_in() -> None:
     inside = Listener("INTERNAL", SecurityProtocol.SASL_SSL, "0.0.0.0", 9094)
     plain = Listener("PLAIN", SecurityProtocol.PLAINTEXT, "127.0.0.1", 9092)
     settings = SecuritySettings(
         sasl_mechanisms=("PLAIN", "SCRAM-SHA-512"), client_auth="required", max_connections_per_address=7
     )
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         bench.services.clients = ClientSecurity((inside, plain), settings)
         own = str(bench.identity.broker_id)
         rows = {row.name: row.value for row in (await described(bench, BROKER, own)).configs}
@@ -241,11 +221,9 @@ def test_a_broker_tells_how_clients_come_in() -> None:
         assert {name: rows[name] for name in told} == told
         assert not set(security_configs(bench.services.clients)) - set(broker_configs())
 
-    run(scenario)
 
-
-def test_a_broker_config_without_effect_is_stored_and_reported_and_a_fixed_one_is_refused() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_broker_config_without_effect_is_stored_and_reported_and_a_fixed_one_is_refused() -> None:
+    async with agent_bench() as bench:
         own = str(bench.identity.broker_id)
         assert await alter(bench, BROKER, "", ("num.io.threads", SET, "9")) == 0
         assert await value_of(bench, BROKER, own, "num.io.threads") == ("9", 3)
@@ -257,8 +235,6 @@ def test_a_broker_config_without_effect_is_stored_and_reported_and_a_fixed_one_i
         ):
             assert await alter(bench, BROKER, "", (name, SET, value)) == code, name
 
-    run(scenario)
-
 
 @pytest.mark.parametrize(
     "quota",
@@ -268,31 +244,27 @@ def test_a_broker_config_without_effect_is_stored_and_reported_and_a_fixed_one_i
         "replica.alter.log.dirs.io.max.bytes.per.second",
     ],
 )
-def test_the_quotas_of_reassignments_are_set_and_cleared(quota: str) -> None:
+async def test_the_quotas_of_reassignments_are_set_and_cleared(quota: str) -> None:
     """kafka-reassign-partitions sets them with --throttle, and clears them after --verify and --cancel."""
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         own = str(bench.identity.broker_id)
         assert await alter(bench, BROKER, own, (quota, DELETE, None)) == 0
         assert await alter(bench, BROKER, own, (quota, SET, "1000")) == 0
         assert await value_of(bench, BROKER, own, quota) == ("1000", 2)
         assert await alter(bench, BROKER, own, (quota, SET, "-1")) == ErrorCode.INVALID_CONFIG
 
-    run(scenario)
 
-
-def test_a_secret_that_was_set_is_not_shown() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_secret_that_was_set_is_not_shown() -> None:
+    async with agent_bench() as bench:
         assert await alter(bench, BROKER, "", ("ssl.key.password", SET, "hush")) == 0
         (row,) = (await described(bench, BROKER, str(bench.identity.broker_id), "ssl.key.password")).configs
         assert (row.value, row.is_sensitive, row.config_source) == (None, True, 3)
         assert [each.value for each in row.synonyms] == [None, None]
 
-    run(scenario)
 
-
-def test_an_emptied_cleanup_policy_is_accepted() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_emptied_cleanup_policy_is_accepted() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         assert await alter(bench, TOPIC, "t", ("cleanup.policy", SUBTRACT, "delete")) == 0
         assert await alter(bench, TOPIC, "t", ("cleanup.policy", SET, "")) == 0
@@ -300,11 +272,9 @@ def test_an_emptied_cleanup_policy_is_accepted() -> None:
         assert bench.services.catalog.snapshot.by_name["t"].settings.cleanup_policy == frozenset()
         assert await alter(bench, TOPIC, "t", ("compression.type", SET, "")) == ErrorCode.INVALID_CONFIG
 
-    run(scenario)
 
-
-def test_a_group_has_its_own_configs_whether_or_not_it_exists() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_group_has_its_own_configs_whether_or_not_it_exists() -> None:
+    async with agent_bench(group_consumer_heartbeat_interval_ms=5_000) as bench:
         key = "consumer.heartbeat.interval.ms"
         assert await value_of(bench, GROUP, "g", key) == ("5000", 5)
         assert await alter(bench, GROUP, "g", (key, SET, "7000")) == 0
@@ -315,11 +285,9 @@ def test_a_group_has_its_own_configs_whether_or_not_it_exists() -> None:
         assert await alter(bench, GROUP, "g", (key, DELETE, None)) == 0
         assert await value_of(bench, GROUP, "g", key) == ("5000", 5)
 
-    run(scenario, group_consumer_heartbeat_interval_ms=5_000)
 
-
-def test_a_subscription_to_clients_metrics_is_set_described_listed_and_deleted() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_subscription_to_clients_metrics_is_set_described_listed_and_deleted() -> None:
+    async with agent_bench() as bench:
         assert (
             await alter(bench, CLIENT_METRICS, "s", ("metrics", SET, "a.,b."), ("interval.ms", SET, "1000"))
             == 0
@@ -341,8 +309,6 @@ def test_a_subscription_to_clients_metrics_is_set_described_listed_and_deleted()
         )
         assert bench.services.catalog.client_configs.metrics == {}
 
-    run(scenario)
-
 
 @pytest.mark.parametrize(
     ("name", "key", "value", "code"),
@@ -356,15 +322,13 @@ def test_a_subscription_to_clients_metrics_is_set_described_listed_and_deleted()
         ("x" * 1_025, "consumer.session.timeout.ms", "45000", ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_group_configs_have_kafkas_bounds(name: str, key: str, value: str, code: ErrorCode) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_group_configs_have_kafkas_bounds(name: str, key: str, value: str, code: ErrorCode) -> None:
+    async with agent_bench() as bench:
         assert await alter(bench, GROUP, name, (key, SET, value)) == code
 
-    run(scenario)
 
-
-def test_share_groups_follow_their_configs() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_share_groups_follow_their_configs() -> None:
+    async with agent_bench() as bench:
         configs = bench.services.groups.configs
         assert not configs.share_limits("g").from_earliest
         await alter(
@@ -379,8 +343,6 @@ def test_share_groups_follow_their_configs() -> None:
         assert (limits.from_earliest, limits.lock_ms, limits.read_committed) == (True, 15_000, True)
         assert not configs.share_limits("h").from_earliest
 
-    run(scenario)
-
 
 @pytest.mark.parametrize(
     ("version", "kinds", "found"),
@@ -391,10 +353,10 @@ def test_share_groups_follow_their_configs() -> None:
         (0, [], set()),
     ],
 )
-def test_the_resources_that_have_configs_are_listed(
+async def test_the_resources_that_have_configs_are_listed(
     version: int, kinds: list[int], found: set[tuple[int, str]]
 ) -> None:
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         own = str(bench.identity.broker_id)
         response = await bench.ask(ApiKey.LIST_CONFIG_RESOURCES, version, ListConfigResourcesRequest(kinds))
@@ -402,19 +364,15 @@ def test_the_resources_that_have_configs_are_listed(
         listed = {(row.resource_type, row.resource_name) for row in response.config_resources}
         assert listed == {(kind, own if name == "own" else name) for kind, name in found}
 
-    run(scenario)
 
-
-def test_resources_of_a_type_that_kafka_does_not_have_are_refused() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_resources_of_a_type_that_kafka_does_not_have_are_refused() -> None:
+    async with agent_bench() as bench:
         response = await bench.ask(ApiKey.LIST_CONFIG_RESOURCES, 1, ListConfigResourcesRequest([99]))
         assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
 
-    run(scenario)
 
-
-def test_a_missing_group_cannot_be_described() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_missing_group_cannot_be_described() -> None:
+    async with agent_bench() as bench:
         assert (await described(bench, TOPIC, "x")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert (await described(bench, BROKER, "99")).error_code == ErrorCode.INVALID_REQUEST
         for name in ("", "a/b", "x" * 250):
@@ -428,5 +386,3 @@ def test_a_missing_group_cannot_be_described() -> None:
         assert (await described(bench, GROUP, "")).error_code == ErrorCode.INVALID_REQUEST
         own = await described(bench, BROKER, str(bench.identity.broker_id), "broker.rack")
         assert [row.value for row in own.configs] == ["az-a"]
-
-    run(scenario)

@@ -34,7 +34,7 @@ from tailrace.kafka.messages.offset_fetch import (
 )
 from tailrace.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.agent.handlers.test_group_offsets import located
-from tests.support.agents import AgentBench, run
+from tests.support.agents import AgentBench, agent_bench
 
 FULL: dict[str, Any] = {
     "rebalance_timeout_ms": 1_000,
@@ -80,18 +80,16 @@ async def committed(bench: AgentBench, epoch: int, member: str = "m-1", version:
 
 
 @pytest.mark.parametrize("epoch", [3, -1])
-def test_a_member_of_an_unknown_group_is_told_to_join_again(epoch: int) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_member_of_an_unknown_group_is_told_to_join_again(epoch: int) -> None:
+    async with agent_bench() as bench:
         await located(bench)
         answer = await beat(bench, epoch)
         assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
         assert (await beat(bench, 0, **FULL)).error_code == 0
 
-    run(scenario)
 
-
-def test_a_member_joins_and_gets_its_partitions() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_member_joins_and_gets_its_partitions() -> None:
+    async with agent_bench() as bench:
         answer = await joined(bench)
 
         topic_id = bench.services.catalog.snapshot.by_name["t"].topic.topic_id
@@ -100,11 +98,9 @@ def test_a_member_joins_and_gets_its_partitions() -> None:
         again = await beat(bench, 1)
         assert (again.error_code, again.assignment) == (0, None)
 
-    run(scenario)
 
-
-def test_a_member_commits_by_a_version_that_has_member_epochs() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_member_commits_by_a_version_that_has_member_epochs() -> None:
+    async with agent_bench() as bench:
         epoch = (await joined(bench)).member_epoch
         for wrong in (0, 1):
             code = await committed(bench, epoch - wrong, version=8)
@@ -112,11 +108,9 @@ def test_a_member_commits_by_a_version_that_has_member_epochs() -> None:
         assert await committed(bench, epoch, "nobody", version=8) == ErrorCode.UNKNOWN_MEMBER_ID
         assert await committed(bench, epoch) == ErrorCode.NONE
 
-    run(scenario)
 
-
-def test_a_groups_own_configs_hold_from_the_next_heartbeat_on() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_groups_own_configs_hold_from_the_next_heartbeat_on() -> None:
+    async with agent_bench() as bench:
         first = await joined(bench)
         assert first.heartbeat_interval_ms == bench.settings.group_consumer_heartbeat_interval_ms
         changes = [
@@ -130,18 +124,14 @@ def test_a_groups_own_configs_hold_from_the_next_heartbeat_on() -> None:
         (member,) = bench.services.groups._held["g"].group.members.values()
         assert member.session_deadline == bench.clock.monotonic() + 60
 
-    run(scenario)
 
-
-def test_before_version_1_the_coordinator_names_the_member() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_before_version_1_the_coordinator_names_the_member() -> None:
+    async with agent_bench() as bench:
         await located(bench)
 
         answer = await beat(bench, 0, "", version=0, **FULL)
 
         assert answer.error_code == 0 and len(answer.member_id) == 36
-
-    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -166,31 +156,27 @@ def test_before_version_1_the_coordinator_names_the_member() -> None:
         (-1, "m-1", {}, ErrorCode.UNKNOWN_MEMBER_ID),
     ],
 )
-def test_an_error_is_reported_with_its_reason(
+async def test_an_error_is_reported_with_its_reason(
     epoch: int, member: str, said: dict[str, Any], code: ErrorCode
 ) -> None:
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         await located(bench)
 
         answer = await beat(bench, epoch, member, **said)
 
         assert answer.error_code == code and answer.error_message
 
-    run(scenario)
 
-
-def test_a_member_may_join_that_reads_nothing_yet() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_member_may_join_that_reads_nothing_yet() -> None:
+    async with agent_bench() as bench:
         await located(bench)
         nothing = FULL | {"subscribed_topic_names": None, "subscribed_topic_regex": ""}
         answer = await beat(bench, 0, **nothing)
         assert (answer.error_code, answer.assignment.topic_partitions) == (0, [])
 
-    run(scenario)
 
-
-def test_a_group_is_described_with_what_members_have_and_are_to_have() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_group_is_described_with_what_members_have_and_are_to_have() -> None:
+    async with agent_bench() as bench:
         await joined(bench)
         await beat(bench, 0, "m-2", **FULL)
 
@@ -215,22 +201,18 @@ def test_a_group_is_described_with_what_members_have_and_are_to_have() -> None:
             "it still reads what it is to give up"
         )
 
-    run(scenario)
 
-
-def test_a_group_that_came_from_another_agent_is_described_with_topics_that_are_new_here() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_group_that_came_from_another_agent_is_described_with_topics_that_are_new_here() -> None:
+    async with agent_bench() as bench:
         stale = bench.services.catalog.snapshot
         await joined(bench)
         bench.services.catalog.snapshot = stale
         (member,) = (await described(bench)).members
         assert [each.topic_name for each in member.assignment.topic_partitions] == ["t"]
 
-    run(scenario)
 
-
-def test_tools_of_classic_groups_see_that_it_is_none() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_tools_of_classic_groups_see_that_it_is_none() -> None:
+    async with agent_bench() as bench:
         await joined(bench)
 
         (old,) = (await bench.ask(ApiKey.DESCRIBE_GROUPS, 6, DescribeGroupsRequest(["g"]))).groups
@@ -243,11 +225,9 @@ def test_tools_of_classic_groups_see_that_it_is_none() -> None:
         assert classic.groups == []
         assert (await described(bench, "unknown")).error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
-    run(scenario)
 
-
-def test_offsets_are_committed_and_fetched_at_the_members_epoch_only() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_offsets_are_committed_and_fetched_at_the_members_epoch_only() -> None:
+    async with agent_bench() as bench:
         await joined(bench)
         await beat(bench, 0, "m-2", **FULL)  # the group is at epoch 2, m-1 still at 1
 
@@ -267,11 +247,9 @@ def test_offsets_are_committed_and_fetched_at_the_members_epoch_only() -> None:
             assert group.error_code == code
             assert [topic.name for topic in group.topics] == ([] if code else ["t"])
 
-    run(scenario)
 
-
-def test_an_empty_group_becomes_what_its_next_member_asks_for() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_empty_group_becomes_what_its_next_member_asks_for() -> None:
+    async with agent_bench() as bench:
         await joined(bench)
         join = JoinGroupRequest(
             "g",
@@ -289,10 +267,8 @@ def test_an_empty_group_becomes_what_its_next_member_asks_for() -> None:
         refused = await beat(bench, 0, **FULL)
         assert refused.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "its rebalance has to end first"
 
-    run(scenario)
 
-
-def test_a_group_with_members_changes_its_protocol_and_back() -> None:
+async def test_a_group_with_members_changes_its_protocol_and_back() -> None:
     async def join(bench: AgentBench, member: str) -> Any:
         subscribed = JoinGroupRequestProtocol("range", metadata_of("t"))
         request = JoinGroupRequest("g", 10_000, 10_000, member, None, "consumer", [subscribed])
@@ -303,7 +279,7 @@ def test_a_group_with_members_changes_its_protocol_and_back() -> None:
         request = SyncGroupRequest("g", generation, member, None, "consumer", "range", assignments)
         return await bench.ask(ApiKey.SYNC_GROUP, 5, request)
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         await bench.topic("t", 2)
         await located(bench)
         old = (await join(bench, "")).member_id
@@ -332,11 +308,9 @@ def test_a_group_with_members_changes_its_protocol_and_back() -> None:
         last = await join(bench, old)
         assert (last.leader, last.generation_id) == (old, again.generation_id + 1)
 
-    run(scenario)
 
-
-def test_a_policy_keeps_groups_in_their_protocol() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_policy_keeps_groups_in_their_protocol() -> None:
+    async with agent_bench(group_consumer_migration_policy="disabled") as bench:
         await joined(bench)
         assert (await beat(bench, -1)).member_epoch == -1
         subscribed = JoinGroupRequestProtocol("range", metadata_of("t"))
@@ -351,22 +325,18 @@ def test_a_policy_keeps_groups_in_their_protocol() -> None:
         assert refused.error_code == ErrorCode.GROUP_ID_NOT_FOUND
         assert "is a classic group" in refused.error_message
 
-    run(scenario, group_consumer_migration_policy="disabled")
 
-
-def test_a_policy_keeps_classic_members_out_of_consumer_groups() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_policy_keeps_classic_members_out_of_consumer_groups() -> None:
+    async with agent_bench(group_consumer_migration_policy="disabled") as bench:
         await joined(bench)
         subscribed = JoinGroupRequestProtocol("range", metadata_of("t"))
         join = JoinGroupRequest("g", 10_000, 10_000, "", None, "consumer", [subscribed])
         refused = await bench.ask(ApiKey.JOIN_GROUP, 3, join)
         assert refused.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
-    run(scenario, group_consumer_migration_policy="disabled")
 
-
-def test_a_group_without_members_can_be_deleted() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_group_without_members_can_be_deleted() -> None:
+    async with agent_bench() as bench:
         await joined(bench)
         request = DeleteGroupsRequest(["g"])
         (kept,) = (await bench.ask(ApiKey.DELETE_GROUPS, 2, request)).results
@@ -378,11 +348,9 @@ def test_a_group_without_members_can_be_deleted() -> None:
         assert gone.error_code == ErrorCode.NONE
         assert (await described(bench)).error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
-    run(scenario)
 
-
-def test_a_member_that_names_a_topic_twice_owns_all_that_it_names() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_member_that_names_a_topic_twice_owns_all_that_it_names() -> None:
+    async with agent_bench() as bench:
         first = await joined(bench)
         (assigned,) = first.assignment.topic_partitions
         assert assigned.partitions == [0, 1]
@@ -397,5 +365,3 @@ def test_a_member_that_names_a_topic_twice_owns_all_that_it_names() -> None:
         second = (await described(bench)).members[1]
         again = await beat(bench, second.member_epoch, "m-2")
         assert again.error_code == 0 and not (again.assignment and again.assignment.topic_partitions)
-
-    run(scenario)

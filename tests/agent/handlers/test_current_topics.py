@@ -18,7 +18,7 @@ from tests.agent.handlers.test_fetch import request_of as fetch_request
 from tests.agent.handlers.test_group_offsets import commit
 from tests.agent.handlers.test_list_offsets import asked
 from tests.agent.handlers.test_produce import produce
-from tests.support.agents import AgentBench, batch, codes, run
+from tests.support.agents import AgentBench, agent_bench, batch, codes
 
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -48,55 +48,45 @@ async def deleted_records(bench: AgentBench, partition: int) -> Any:
     return response.topics[0].partitions[0]
 
 
-def test_a_partition_that_another_agent_added_takes_records_at_once() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_partition_that_another_agent_added_takes_records_at_once() -> None:
+    async with agent_bench() as bench:
         await elsewhere_grown(bench, await bench.topic())
         (row,) = await produce(bench, (4, batch(b"1")))
         assert (row.error_code, row.base_offset) == (0, 0)
 
-    run(scenario)
 
-
-def test_a_partition_that_another_agent_added_is_read_at_once() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_partition_that_another_agent_added_is_read_at_once() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         await elsewhere_grown(bench, topic)
         (row,) = rows_of(await fetch(bench, fetch_request(topic, (4, 0))))
         assert (row.error_code, row.high_watermark) == (0, 0)
 
-    run(scenario)
 
-
-def test_a_partition_that_another_agent_added_has_offsets_at_once() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_partition_that_another_agent_added_has_offsets_at_once() -> None:
+    async with agent_bench() as bench:
         await elsewhere_grown(bench, await bench.topic())
         assert (await asked(bench, -1, partition=4)).error_code == 0
 
-    run(scenario)
 
-
-def test_a_position_on_a_partition_that_another_agent_added_is_stored_at_once() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_position_on_a_partition_that_another_agent_added_is_stored_at_once() -> None:
+    async with agent_bench() as bench:
         await elsewhere_grown(bench, await bench.topic())
         assert codes(await commit(bench, 9, (4, 7, ""))) == [0]
         assert await position(bench, 4) == 7
 
-    run(scenario)
 
-
-def test_a_topic_that_another_agent_recreated_is_the_new_one_for_positions() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_topic_that_another_agent_recreated_is_the_new_one_for_positions() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         assert codes(await commit(bench, 9, (0, 7, ""))) == [0]
         await elsewhere_made_anew(bench, topic)
         assert codes(await commit(bench, 9, (0, 3, ""))) == [0]
         assert await position(bench, 0) == 3
 
-    run(scenario)
 
-
-def test_a_position_of_a_topic_that_another_agent_recreated_is_found() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_position_of_a_topic_that_another_agent_recreated_is_found() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         made = await elsewhere_made_anew(bench, topic)
         stale = bench.services.catalog.snapshot
@@ -104,11 +94,9 @@ def test_a_position_of_a_topic_that_another_agent_recreated_is_found() -> None:
         bench.services.catalog.snapshot = stale
         assert await position(bench, 0) == 3
 
-    run(scenario)
 
-
-def test_a_topic_that_another_agent_recreated_is_read_and_cut_as_the_new_one() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_topic_that_another_agent_recreated_is_read_and_cut_as_the_new_one() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         await produce(bench, (0, batch(b"old")))
         await elsewhere_made_anew(bench, topic)
@@ -120,20 +108,16 @@ def test_a_topic_that_another_agent_recreated_is_read_and_cut_as_the_new_one() -
             row = rows_of(answer)[0] if hasattr(answer, "responses") else answer
             assert row.error_code == 0
 
-    run(scenario)
 
-
-def test_a_producer_is_sent_once_to_look_for_a_topic_that_was_recreated() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_producer_is_sent_once_to_look_for_a_topic_that_was_recreated() -> None:
+    async with agent_bench() as bench:
         await elsewhere_made_anew(bench, await bench.topic())
         assert codes(await produce(bench, (0, batch(b"1")))) == [UNKNOWN]
         assert codes(await produce(bench, (0, batch(b"1")))) == [0]
 
-    run(scenario)
 
-
-def test_a_topic_that_another_agent_deleted_is_gone_by_name_and_by_id() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_topic_that_another_agent_deleted_is_gone_by_name_and_by_id() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         stale = bench.services.catalog.snapshot
         await bench.sequencer.delete_topic(DeleteTopic(topic.topic_id))
@@ -148,13 +132,9 @@ def test_a_topic_that_another_agent_deleted_is_gone_by_name_and_by_id() -> None:
             ErrorCode.UNKNOWN_TOPIC_ID
         ]
 
-    run(scenario)
 
-
-def test_while_nobody_can_be_asked_the_first_answer_is() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_while_nobody_can_be_asked_the_first_answer_is() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         bench.sequencer.is_away = True
         assert (await asked(bench, -1, partition=9)).error_code == UNKNOWN
-
-    run(scenario)

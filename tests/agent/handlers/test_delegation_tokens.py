@@ -30,7 +30,7 @@ from tailrace.kafka.messages.expire_delegation_token import ExpireDelegationToke
 from tailrace.kafka.messages.renew_delegation_token import RenewDelegationTokenRequest
 from tailrace.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tests.agent.test_answer_memory import LEAST_BUDGET
-from tests.support.agents import TOKEN_SECRET, AgentBench, connection, run, token_of
+from tests.support.agents import TOKEN_SECRET, AgentBench, agent_bench, connection, run, token_of
 
 HOUR, DAY = 3_600_000, 24 * 3_600_000
 
@@ -64,8 +64,8 @@ async def seen(bench: AgentBench, user: str, *acls: Acl, owners: tuple[str, ...]
     return [token.token_id for token in described.tokens]
 
 
-def test_a_token_is_created_renewed_described_and_ended() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_token_is_created_renewed_described_and_ended() -> None:
+    async with agent_bench() as bench:
         now = bench.clock.wall_ms()
         token = await ask(bench, create(renewers=[CreatableRenewers("User", "bob")]))
         assert (token.error_code, token.principal_type, token.principal_name) == (0, "User", "alice")
@@ -91,22 +91,18 @@ def test_a_token_is_created_renewed_described_and_ended() -> None:
         assert gone.error_code == ErrorCode.DELEGATION_TOKEN_NOT_FOUND
         assert await seen(bench, "alice") == []
 
-    run(scenario)
 
-
-def test_a_shorter_life_is_as_long_as_the_client_asks() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_shorter_life_is_as_long_as_the_client_asks() -> None:
+    async with agent_bench() as bench:
         now = bench.clock.wall_ms()
         token = await ask(bench, create(max_lifetime_ms=HOUR))
         assert (token.expiry_timestamp_ms, token.max_timestamp_ms) == (now + HOUR, now + HOUR)
         token = await ask(bench, create(max_lifetime_ms=2**63 - 1))
         assert token.max_timestamp_ms == now + 7 * DAY
 
-    run(scenario)
 
-
-def test_an_expired_token_is_neither_renewed_nor_described() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_expired_token_is_neither_renewed_nor_described() -> None:
+    async with agent_bench() as bench:
         settings = SecuritySettings(delegation_token_expiry_ms=1_000)
         bench.services.clients = type(bench.services.clients)(settings=settings, token_secret=TOKEN_SECRET)
         token = await ask(bench, create())
@@ -118,11 +114,9 @@ def test_an_expired_token_is_neither_renewed_nor_described() -> None:
             assert (await ask(bench, request)).error_code == ErrorCode.DELEGATION_TOKEN_EXPIRED
         assert await seen(bench, "alice") == []
 
-    run(scenario)
 
-
-def test_nobody_but_the_owner_and_the_renewers_changes_a_token_and_the_attempt_is_noted() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_nobody_but_the_owner_and_the_renewers_changes_a_token_and_the_attempt_is_noted() -> None:
+    async with agent_bench() as bench:
         token = await ask(bench, create())
         with capture_logs() as logs:
             for request in (
@@ -134,12 +128,10 @@ def test_nobody_but_the_owner_and_the_renewers_changes_a_token_and_the_attempt_i
         refusals = [line["api"] for line in logs if line["event"] == "refused"]
         assert refusals == ["RenewDelegationToken", "ExpireDelegationToken"]
 
-    run(scenario)
-
 
 @pytest.mark.parametrize(("user", "access"), [("ANONYMOUS", {}), ("alice", {"by_token": True})])
-def test_a_client_logged_in_by_token_gets_no_tokens(user: str, access: dict[str, Any]) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_client_logged_in_by_token_gets_no_tokens(user: str, access: dict[str, Any]) -> None:
+    async with agent_bench() as bench:
         token = await ask(bench, create())
         for request in (
             create(),
@@ -157,11 +149,9 @@ def test_a_client_logged_in_by_token_gets_no_tokens(user: str, access: dict[str,
             assert [line["event"] for line in logs if line["event"] != "not changed"] == ["refused"]
         assert await seen(bench, "alice") == [token.token_id]
 
-    run(scenario)
 
-
-def test_a_token_for_another_needs_create_tokens_on_him() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_token_for_another_needs_create_tokens_on_him() -> None:
+    async with agent_bench() as bench:
         request = create(owner_principal_type="User", owner_principal_name="bob")
         right = allowed(Operation.CREATE_TOKENS, ResourceType.USER, "User:bob", "alice")
         refused = await ask(bench, request)
@@ -175,8 +165,6 @@ def test_a_token_for_another_needs_create_tokens_on_him() -> None:
             "she asked for it, that is all"
         )
 
-    run(scenario)
-
 
 @pytest.mark.parametrize(
     "request_",
@@ -185,15 +173,13 @@ def test_a_token_for_another_needs_create_tokens_on_him() -> None:
         create(owner_principal_type="Group", owner_principal_name="bob"),
     ],
 )
-def test_only_users_own_and_renew(request_: CreateDelegationTokenRequest) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_only_users_own_and_renew(request_: CreateDelegationTokenRequest) -> None:
+    async with agent_bench() as bench:
         assert (await ask(bench, request_)).error_code == ErrorCode.INVALID_PRINCIPAL_TYPE
 
-    run(scenario)
 
-
-def test_others_tokens_are_seen_by_who_may_describe_them() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_others_tokens_are_seen_by_who_may_describe_them() -> None:
+    async with agent_bench() as bench:
         mine = (await ask(bench, create(), "alice")).token_id
         bobs, carols = [(await ask(bench, create(), user)).token_id for user in ("bob", "carol")]
         token = allowed(Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN, bobs, "alice")
@@ -205,10 +191,8 @@ def test_others_tokens_are_seen_by_who_may_describe_them() -> None:
         assert await seen(bench, "alice", token, owner, owners=()) == []
         assert await seen(bench, "alice", owners=("bob",)) == []
 
-    run(scenario)
 
-
-def test_many_tokens_are_described_in_turns_with_one_hmac_each(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_tokens_are_described_in_turns_with_one_hmac_each(monkeypatch: pytest.MonkeyPatch) -> None:
     made, most = 0, 0
 
     def counted(secret: str, token_id: str) -> bytes:
@@ -225,15 +209,13 @@ def test_many_tokens_are_described_in_turns_with_one_hmac_each(monkeypatch: pyte
 
     monkeypatch.setattr("agent.handlers.delegation_tokens.hmac_of", counted)
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         for each in range(3 * TOKENS_IN_A_TURN):
             await bench.sequencer.create_token(token_of("User:alice", f"token-{each}"))
         watcher = asyncio.ensure_future(watch())
         assert len(await seen(bench, "alice")) == made == 3 * TOKENS_IN_A_TURN
         watcher.cancel()
         assert most == TOKENS_IN_A_TURN
-
-    run(scenario)
 
 
 def test_no_more_tokens_are_described_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,39 +240,31 @@ def test_no_more_tokens_are_described_than_there_is_room_for(monkeypatch: pytest
     run(scenario, memory_budget_bytes=LEAST_BUDGET)
 
 
-def test_tokens_of_another_secret_are_left_out() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_tokens_of_another_secret_are_left_out() -> None:
+    async with agent_bench() as bench:
         token = await ask(bench, create())
         bench.services.clients = type(bench.services.clients)(token_secret=TOKEN_SECRET + "!")
         assert await seen(bench, "alice") == []
         renewed = await ask(bench, RenewDelegationTokenRequest(token.hmac, HOUR))
         assert renewed.error_code == ErrorCode.NONE, "who has it may end it nevertheless"
 
-    run(scenario)
 
-
-def test_a_limit_is_reported_as_one() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_limit_is_reported_as_one() -> None:
+    async with agent_bench(sequencer_settings=SequencerSettings(max_delegation_tokens_per_owner=1)) as bench:
         assert (await ask(bench, create())).error_code == ErrorCode.NONE
         assert (await ask(bench, create())).error_code == ErrorCode.POLICY_VIOLATION
         assert (await ask(bench, create(), "bob")).error_code == ErrorCode.NONE
 
-    run(scenario, sequencer_settings=SequencerSettings(max_delegation_tokens_per_owner=1))
 
-
-def test_too_many_renewers_are_refused() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_too_many_renewers_are_refused() -> None:
+    async with agent_bench() as bench:
         renewers = [CreatableRenewers("User", f"u{each}") for each in range(101)]
         refused = await ask(bench, create(renewers=renewers))
         assert refused.error_code == ErrorCode.INVALID_REQUEST
 
-    run(scenario)
 
-
-def test_a_lost_sequencer_is_reported_as_one() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_lost_sequencer_is_reported_as_one() -> None:
+    async with agent_bench() as bench:
         bench.sequencer.failures["create_token"] = 1
         refused = await ask(bench, create())
         assert refused.error_code == ErrorCode.REQUEST_TIMED_OUT
-
-    run(scenario)

@@ -11,7 +11,7 @@ from tailrace.kafka.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     TopicRequest,
 )
-from tests.support.agents import AgentBench, run
+from tests.support.agents import AgentBench, agent_bench
 
 
 async def page(bench: AgentBench, *names: str, limit: int = 2000, cursor: Cursor | None = None) -> Any:
@@ -27,8 +27,8 @@ def rows(response: Any) -> list[tuple[str, list[int]]]:
     ]
 
 
-def test_all_topics_come_in_order_of_name_page_by_page() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_all_topics_come_in_order_of_name_page_by_page() -> None:
+    async with agent_bench() as bench:
         await bench.topic("b", 3)
         await bench.topic("a", 2)
         whole = await page(bench)
@@ -43,11 +43,9 @@ def test_all_topics_come_in_order_of_name_page_by_page() -> None:
                 break
         assert seen == [("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2)]
 
-    run(scenario)
 
-
-def test_every_partition_is_led_by_a_live_agent_and_an_unknown_topic_is_reported() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_every_partition_is_led_by_a_live_agent_and_an_unknown_topic_is_reported() -> None:
+    async with agent_bench() as bench:
         await bench.topic("t", 2)
         response = await page(bench, "t", "nowhere")
         unknown, known = response.topics
@@ -57,25 +55,19 @@ def test_every_partition_is_led_by_a_live_agent_and_an_unknown_topic_is_reported
         (unknown,) = (await page(bench, "a/b")).topics
         assert unknown.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
-    run(scenario)
 
-
-def test_a_full_page_ends_before_the_next_topic_whether_or_not_it_is_known() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_full_page_ends_before_the_next_topic_whether_or_not_it_is_known() -> None:
+    async with agent_bench() as bench:
         await bench.topic("a", 2)
         full = await page(bench, "a", "b", limit=2)
         assert [topic.name for topic in full.topics] == ["a"] and full.next_cursor == Cursor("b", 0)
         rest = await page(bench, "a", "b", limit=2, cursor=full.next_cursor)
         assert [topic.name for topic in rest.topics] == ["b"] and rest.next_cursor is None
 
-    run(scenario)
 
-
-def test_a_negative_cursor_is_refused() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_negative_cursor_is_refused() -> None:
+    async with agent_bench() as bench:
         await bench.topic("a", 2)
         refused = await page(bench, "a", "b", cursor=Cursor("a", -1))
         assert [topic.error_code for topic in refused.topics] == [ErrorCode.INVALID_REQUEST] * 2
         assert refused.next_cursor is None
-
-    run(scenario)

@@ -18,7 +18,7 @@ from tests.agent.handlers.test_fetch import fetch, request_of, rows_of
 from tests.agent.handlers.test_group_offsets import located
 from tests.agent.handlers.test_produce import produce
 from tests.agent.handlers.test_share_fetch import Member
-from tests.support.agents import AgentBench, batch, run
+from tests.support.agents import AgentBench, agent_bench, batch
 from tests.support.clocks import SeededEntropy
 from tests.support.consumer import JavaLikeConsumer
 from tests.support.transactions import TransactionalProducer
@@ -68,8 +68,8 @@ async def fetched(
     return row, consumer
 
 
-def test_committed_records_and_positions_stay_and_the_list_of_aborted_is_empty() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_committed_records_and_positions_stay_and_the_list_of_aborted_is_empty() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         writer = await started(bench)
         await writer.send(0, b"good")
@@ -86,11 +86,9 @@ def test_committed_records_and_positions_stay_and_the_list_of_aborted_is_empty()
             assert (row.high_watermark, row.last_stable_offset) == (4, 4)
             assert not row.aborted_transactions
 
-    run(scenario)
 
-
-def test_a_client_in_a_hole_is_answered_at_once_and_then_waits_at_the_end() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_client_in_a_hole_is_answered_at_once_and_then_waits_at_the_end() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         writer = await started(bench)
         await writer.send(0, b"bad", b"worse")
@@ -106,11 +104,9 @@ def test_a_client_in_a_hole_is_answered_at_once_and_then_waits_at_the_end() -> N
         _, woken = await bench.until(waiting)
         assert [each.offset for each in woken.records] == [3]
 
-    run(scenario)
 
-
-def test_an_open_transaction_behind_a_hole_keeps_nobody_in_it() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_open_transaction_behind_a_hole_keeps_nobody_in_it() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         writer = await started(bench)
         await writer.send(0, b"bad")
@@ -120,11 +116,9 @@ def test_an_open_transaction_behind_a_hole_keeps_nobody_in_it() -> None:
         row, consumer = await fetched(bench, topic, 0)
         assert (consumer.records, consumer.position) == ([], row.last_stable_offset) == ([], 2)
 
-    run(scenario)
 
-
-def test_a_share_group_gets_past_a_hole_that_is_longer_than_what_its_member_asks_for() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_share_group_gets_past_a_hole_that_is_longer_than_what_its_member_asks_for() -> None:
+    async with agent_bench(group_share_auto_offset_reset="earliest") as bench:
         await bench.topic("t", 1)
         await located(bench)
         writer = await started(bench)
@@ -136,5 +130,3 @@ def test_a_share_group_gets_past_a_hole_that_is_longer_than_what_its_member_asks
         acquired = [await member.acquired(max_records=1) for _ in range(4)]
 
         assert [each for each in acquired if each] == [[(6, 6, 1)]]
-
-    run(scenario, group_share_auto_offset_reset="earliest")

@@ -19,7 +19,7 @@ from tailrace.kafka.messages.offset_delete import (
 from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from tailrace.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.agent.handlers.test_group_offsets import commit, located
-from tests.support.agents import AgentBench, run
+from tests.support.agents import AgentBench, agent_bench
 from tests.support.transactions import TransactionalProducer
 
 SUBSCRIBED_TO_T = b"\0\0" + b"\0\0\0\1" + b"\0\1t" + b"\xff\xff\xff\xff"
@@ -68,8 +68,8 @@ async def offset_deleted(bench: AgentBench, topic: str = "t", group: str = "g") 
     return response.error_code, rows[0] if rows else 0
 
 
-def test_a_group_with_a_member_is_described_whole() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_group_with_a_member_is_described_whole() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         member_id = await joined(bench)
         row = await described(bench, "g")
@@ -78,11 +78,9 @@ def test_a_group_with_a_member_is_described_whole() -> None:
         assert (member.member_id, member.client_id, member.client_host) == (member_id, "tool", "/client-host")
         assert (bytes(member.member_metadata), bytes(member.member_assignment)) == (SUBSCRIBED_TO_T, b"mine")
 
-    run(scenario)
 
-
-def test_members_are_described_in_a_rebalance_with_the_assignments_that_they_had() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_members_are_described_in_a_rebalance_with_the_assignments_that_they_had() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         await joined(bench)
         protocols = [JoinGroupRequestProtocol("range", SUBSCRIBED_TO_T)]
@@ -99,20 +97,16 @@ def test_members_are_described_in_a_rebalance_with_the_assignments_that_they_had
         ]
         second.cancel()
 
-    run(scenario)
 
-
-def test_an_unknown_group_is_dead_and_from_version_6_on_an_error() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_unknown_group_is_dead_and_from_version_6_on_an_error() -> None:
+    async with agent_bench() as bench:
         old, new = await described(bench, "x"), await described(bench, "x", 6)
         assert (old.group_state, old.error_code) == ("Dead", 0)
         assert (new.group_state, new.error_code) == ("Dead", ErrorCode.GROUP_ID_NOT_FOUND)
 
-    run(scenario)
 
-
-def test_groups_are_listed_by_state_and_type() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_groups_are_listed_by_state_and_type() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         await located(bench)
         assert await listed(bench) == []
@@ -123,11 +117,9 @@ def test_groups_are_listed_by_state_and_type() -> None:
         assert await listed(bench, states_filter=["Empty"]) == []
         assert await listed(bench, types_filter=["consumer"]) == []
 
-    run(scenario)
 
-
-def test_only_a_group_without_members_is_deleted_and_its_offsets_with_it() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_only_a_group_without_members_is_deleted_and_its_offsets_with_it() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         assert await deleted(bench) == ErrorCode.GROUP_ID_NOT_FOUND
         await commit(bench, 9, (0, 5, ""))
@@ -138,11 +130,9 @@ def test_only_a_group_without_members_is_deleted_and_its_offsets_with_it() -> No
         await joined(bench)
         assert await deleted(bench) == ErrorCode.NON_EMPTY_GROUP
 
-    run(scenario)
 
-
-def test_offsets_are_deleted_of_topics_that_nobody_subscribes_to() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_offsets_are_deleted_of_topics_that_nobody_subscribes_to() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         await bench.topic("other")
         assert (await offset_deleted(bench, group="x"))[0] == ErrorCode.GROUP_ID_NOT_FOUND
@@ -153,11 +143,9 @@ def test_offsets_are_deleted_of_topics_that_nobody_subscribes_to() -> None:
         assert await offset_deleted(bench) == (0, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
         assert await offset_deleted(bench, "other") == (0, 0)
 
-    run(scenario)
 
-
-def test_offsets_of_an_open_transaction_are_deleted_also_where_the_group_has_no_others() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_offsets_of_an_open_transaction_are_deleted_also_where_the_group_has_no_others() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         producer = TransactionalProducer(bench)
         await producer.init()
@@ -168,13 +156,9 @@ def test_offsets_of_an_open_transaction_are_deleted_also_where_the_group_has_no_
         response = await bench.ask(ApiKey.OFFSET_FETCH, 5, asked)
         assert response.topics[0].partitions[0].committed_offset == -1
 
-    run(scenario)
 
-
-def test_the_topics_of_members_that_are_not_consumers_are_unknown() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_the_topics_of_members_that_are_not_consumers_are_unknown() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         await joined(bench, b"anything", "connect")
         assert (await offset_deleted(bench))[0] == ErrorCode.NON_EMPTY_GROUP
-
-    run(scenario)

@@ -25,13 +25,13 @@ from tailrace.kafka.messages.offset_commit import (
 from tailrace.kafka.messages.offset_delete import OffsetDeleteRequest
 from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest
 from tailrace.kafka.messages.sync_group import SyncGroupRequest
-from tests.support.agents import AgentBench, run
+from tests.support.agents import agent_bench
 
 POSITIONS = [OffsetCommitRequestTopic("t", partitions=[OffsetCommitRequestPartition(0, 1)])]
 
 
-def test_no_question_about_a_group_makes_one() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_no_question_about_a_group_makes_one() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         asked: list[tuple[int, int, Any]] = [
             (ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest("g")),
@@ -52,33 +52,29 @@ def test_no_question_about_a_group_makes_one() -> None:
             await bench.ask(api, version, request)
             assert (await bench.sequencer.statistics(Empty())).groups == 0, ApiKey(api).name
 
-    run(scenario)
-
 
 @pytest.mark.parametrize(("version", "message"), [(1, "NONE"), (3, "NONE"), (4, ""), (6, "")])
 @pytest.mark.parametrize("key_type", [0, 1])
-def test_a_coordinator_is_reported_with_kafkas_message(version: int, message: str, key_type: int) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_coordinator_is_reported_with_kafkas_message(
+    version: int, message: str, key_type: int
+) -> None:
+    async with agent_bench() as bench:
         one = FindCoordinatorRequest("g", key_type)
         many = FindCoordinatorRequest(key_type=key_type, coordinator_keys=["g"])
         answer = await bench.ask(ApiKey.FIND_COORDINATOR, version, one if version < 4 else many)
         found = answer if version < 4 else answer.coordinators[0]
         assert (found.error_code, found.error_message) == (ErrorCode.NONE, message)
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("named", [(None, "range"), ("consumer", None), (None, None)])
-def test_a_sync_names_the_protocol_and_its_type(named: tuple[str | None, str | None]) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_sync_names_the_protocol_and_its_type(named: tuple[str | None, str | None]) -> None:
+    async with agent_bench() as bench:
         for version, code in (
             (4, ErrorCode.UNKNOWN_MEMBER_ID),
             (5, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
         ):
             request = SyncGroupRequest("g", 3, "m", None, *named)
             assert (await bench.ask(ApiKey.SYNC_GROUP, version, request)).error_code == code
-
-    run(scenario)
 
 
 def joining(group_id: str, member_id: str = "") -> JoinGroupRequest:
@@ -88,8 +84,8 @@ def joining(group_id: str, member_id: str = "") -> JoinGroupRequest:
     )
 
 
-def test_at_the_group_limit_new_groups_get_a_retriable_error_and_known_groups_continue() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_at_the_group_limit_new_groups_get_a_retriable_error_and_known_groups_continue() -> None:
+    async with agent_bench(SequencerSettings(max_groups=1), group_initial_rebalance_delay_ms=0) as bench:
         await bench.topic()
 
         async def commit(group_id: str) -> int:
@@ -105,5 +101,3 @@ def test_at_the_group_limit_new_groups_get_a_retriable_error_and_known_groups_co
         refused = await bench.ask(ApiKey.JOIN_GROUP, 7, joining("too-many", known.member_id))
         assert refused.error_code == ErrorCode.NOT_COORDINATOR
         assert await commit("known") == ErrorCode.NONE
-
-    run(scenario, SequencerSettings(max_groups=1), group_initial_rebalance_delay_ms=0)

@@ -15,7 +15,7 @@ from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tests.agent.handlers.test_produce import produce
-from tests.support.agents import AgentBench, batch, run
+from tests.support.agents import AgentBench, agent_bench, batch
 
 T0 = 1_700_000_000_000
 
@@ -37,40 +37,34 @@ async def asked(
         (0, 0, T0), (T0 + 1, 1, T0 + 1), (T0 + 3, 3, T0 + 99), (T0 + 100, 4, T0 + 100), (T0 + 101, -1, -1),
     ],
 )  # fmt: skip
-def test_each_time_has_its_offset(timestamp: int, offset: int, at: int) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_each_time_has_its_offset(timestamp: int, offset: int, at: int) -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         await produce(bench, (0, batch(b"1", b"2", b"3", at=T0)))
         await produce(bench, (0, batch(b"4", b"5", at=T0 + 99)))
         row = await asked(bench, timestamp)
         assert (row.error_code, row.offset, row.timestamp) == (0, offset, at)
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("timestamp", [-7, -100])
-def test_a_time_without_a_meaning_is_of_an_unsupported_version(timestamp: int) -> None:
+async def test_a_time_without_a_meaning_is_of_an_unsupported_version(timestamp: int) -> None:
     """By this a client learns that the broker does not know what it asks for."""
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         for partition in (0, 99):
             row = await asked(bench, timestamp, version=11, partition=partition)
             assert (row.error_code, row.offset) == (ErrorCode.UNSUPPORTED_VERSION, -1)
 
-    run(scenario)
-
 
 @pytest.mark.parametrize(
     ("timestamp", "has_epoch"), [(-1, True), (-2, True), (-3, True), (T0, True), (T0 + 1, False)]
 )
-def test_an_offset_has_an_epoch_and_none_has_none(timestamp: int, has_epoch: bool) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_offset_has_an_epoch_and_none_has_none(timestamp: int, has_epoch: bool) -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         await produce(bench, (0, batch(b"1", at=T0)))
         assert ((await asked(bench, timestamp)).leader_epoch >= 0) is has_epoch
-
-    run(scenario)
 
 
 def at_times(*times_ms: int) -> bytes:
@@ -85,18 +79,16 @@ def at_times(*times_ms: int) -> bytes:
         (1, T0 + 5, -1, None), (1, -3, 3, 4), (3, -3, 3, 4), (4, -3, 3, 4), (5, -3, 5, 5),
     ],
 )  # fmt: skip
-def test_the_latest_record_of_a_run_counts_for_nothing_below_log_start(
+async def test_the_latest_record_of_a_run_counts_for_nothing_below_log_start(
     later: int, timestamp: int, offset: int, at: int | None
 ) -> None:
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         await produce(bench, (0, at_times(10, 3, 1, 4, 2)))
         await produce(bench, (0, at_times(later)))
         await bench.sequencer.delete_records(DeleteRecords([DeleteRecordsPartition(topic.topic_id, 0, 1)]))
         row = await asked(bench, timestamp)
         assert (row.error_code, row.offset, row.timestamp) == (0, offset, -1 if at is None else T0 + at)
-
-    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -106,12 +98,12 @@ def test_the_latest_record_of_a_run_counts_for_nothing_below_log_start(
         (0, -3, 3, 2), (1, -3, 3, 2),
     ],
 )  # fmt: skip
-def test_a_look_up_by_time_looks_into_some_runs_at_most_whatever_their_headers_say(
+async def test_a_look_up_by_time_looks_into_some_runs_at_most_whatever_their_headers_say(
     log_start: int, timestamp: int, most_looks: int, offset: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(list_offsets, "RUNS_LOOKED_INTO", 3)
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         for number in range(5):
             await produce(bench, (0, saying(T0 + 1000 - number, at_times(1, 2, 3))))
@@ -125,11 +117,9 @@ def test_a_look_up_by_time_looks_into_some_runs_at_most_whatever_their_headers_s
         assert len(calls) <= 1 + 2 * most_looks
         assert len(looks) <= most_looks
 
-    run(scenario)
 
-
-def test_a_run_without_what_its_header_says_hides_no_later_one() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_run_without_what_its_header_says_hides_no_later_one() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         sound = at_times(1, 2, 3)
         await produce(bench, (0, assemble_like(read_header(sound), b"\xff" * 30, 3)))
@@ -139,12 +129,10 @@ def test_a_run_without_what_its_header_says_hides_no_later_one() -> None:
         assert (row.offset, row.timestamp) == (5, T0 + 3)
         assert (await asked(bench, T0 + 4)).offset == -1
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("lying", [0, 1, 2])
-def test_a_run_without_what_its_header_says_hides_no_latest_record(lying: int) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_run_without_what_its_header_says_hides_no_latest_record(lying: int) -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         batches = [at_times(1, 5, 3), at_times(2, 7), at_times(4, 6)]
         batches[lying] = saying(T0 + 1000, batches[lying])
@@ -153,14 +141,12 @@ def test_a_run_without_what_its_header_says_hides_no_latest_record(lying: int) -
         row = await asked(bench, -3)
         assert (row.error_code, row.offset, row.timestamp) == (0, 4, T0 + 7)
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("unreadable", [0, 1, 2, 3])
-def test_a_run_that_cannot_be_read_hides_no_latest_record(unreadable: int) -> None:
+async def test_a_run_that_cannot_be_read_hides_no_latest_record(unreadable: int) -> None:
     """Nor does one whose header lies beside it."""
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         sound = at_times(1, 9, 3)
         batches = [at_times(2, 4), saying(T0 + 500, at_times(0, 1)), at_times(4, 2)]
@@ -171,23 +157,19 @@ def test_a_run_that_cannot_be_read_hides_no_latest_record(unreadable: int) -> No
         first = 1 if unreadable else 4
         assert (row.error_code, row.offset, row.timestamp) == (0, first, T0 + 4)
 
-    run(scenario)
-
 
 @pytest.mark.parametrize(("runs", "error"), [(2, ErrorCode.NONE), (4, ErrorCode.CORRUPT_MESSAGE)])
-def test_what_no_record_can_be_read_of_has_no_latest_record_and_beyond_a_bound_an_error(
+async def test_what_no_record_can_be_read_of_has_no_latest_record_and_beyond_a_bound_an_error(
     runs: int, error: ErrorCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(list_offsets, "RUNS_LOOKED_INTO", 3)
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         for _ in range(runs):
             await produce(bench, (0, assemble_like(read_header(at_times(1, 2)), b"\xff" * 30, 2)))
         row = await asked(bench, -3)
         assert (row.error_code, row.offset) == (error, -1)
-
-    run(scenario)
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, of: object, name: str) -> list[Any]:
@@ -209,8 +191,8 @@ def saying(max_timestamp: int, data: bytes) -> bytes:
     return assemble_like(header, data[HEADER_BYTES:], header.record_count)
 
 
-def test_a_batch_whose_records_cannot_be_read_is_passed_over_by_time() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_batch_whose_records_cannot_be_read_is_passed_over_by_time() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         sound = at_times(1, 2, 3)
         unreadable = assemble_like(read_header(sound), b"\xff" * 30, 3)
@@ -220,29 +202,25 @@ def test_a_batch_whose_records_cannot_be_read_is_passed_over_by_time() -> None:
         [topic] = (await bench.ask(ApiKey.LIST_OFFSETS, 9, request)).topics
         assert [(row.error_code, row.offset) for row in topic.partitions] == [(0, -1), (0, 1)]
 
-    run(scenario)
 
-
-def test_an_empty_partition_starts_and_ends_at_0() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_empty_partition_starts_and_ends_at_0() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         assert [(await asked(bench, each)).offset for each in (-1, -2, -3, 0)] == [0, 0, -1, -1]
 
-    run(scenario)
-
 
 @pytest.mark.parametrize(("timestamp", "first"), [(-3, 7), (-4, 8), (-5, 9), (-6, 11)])
-def test_special_times_are_refused_before_the_version_that_knows_them(timestamp: int, first: int) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_special_times_are_refused_before_the_version_that_knows_them(
+    timestamp: int, first: int
+) -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         assert (await asked(bench, timestamp, first - 1)).error_code == ErrorCode.UNSUPPORTED_VERSION
         assert (await asked(bench, timestamp, first)).error_code == 0
 
-    run(scenario)
 
-
-def test_old_versions_and_what_is_unknown_are_answered() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_old_versions_and_what_is_unknown_are_answered() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         await produce(bench, (0, batch(b"1")))
         assert (await asked(bench, -1, 1)).offset == 1
@@ -250,5 +228,3 @@ def test_old_versions_and_what_is_unknown_are_answered() -> None:
         assert (await asked(bench, -1, partition=2)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         bench.sequencer.is_away = True
         assert (await asked(bench, -1)).error_code == ErrorCode.REQUEST_TIMED_OUT
-
-    run(scenario)

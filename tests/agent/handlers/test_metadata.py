@@ -14,7 +14,7 @@ from agent.handlers.metadata import MIN_PARTITIONS_OF_KEPT
 from tailrace.kafka import ApiKey, decode_response, encode_response
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests.support.agents import AgentBench, context, run
+from tests.support.agents import AgentBench, agent_bench, context
 
 
 async def metadata(
@@ -24,8 +24,8 @@ async def metadata(
     return await bench.ask(ApiKey.METADATA, version, MetadataRequest(topics, create), client_id)
 
 
-def test_an_unknown_topic_is_created_when_client_and_agent_allow_it() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_unknown_topic_is_created_when_client_and_agent_allow_it() -> None:
+    async with agent_bench(default_partitions=3) as bench:
         (refused,) = (await metadata(bench, "fresh", create=False)).topics
         assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         (made,) = (await metadata(bench, "fresh")).topics
@@ -33,28 +33,22 @@ def test_an_unknown_topic_is_created_when_client_and_agent_allow_it() -> None:
         (illegal,) = (await metadata(bench, "no/slash")).topics
         assert illegal.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
-    run(scenario, default_partitions=3)
 
-
-def test_an_agent_may_be_told_not_to_create() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_agent_may_be_told_not_to_create() -> None:
+    async with agent_bench(auto_create_topics=False) as bench:
         (refused,) = (await metadata(bench, "fresh")).topics
         assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-    run(scenario, auto_create_topics=False)
 
-
-def test_kafkas_own_topics_are_not_made_up_for_a_client_that_reads_them() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_kafkas_own_topics_are_not_made_up_for_a_client_that_reads_them() -> None:
+    async with agent_bench() as bench:
         for name in ("__consumer_offsets", "__transaction_state", "__share_group_state"):
             (refused,) = (await metadata(bench, name)).topics
             assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-    run(scenario)
 
-
-def test_leaders_are_of_the_clients_zone() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_leaders_are_of_the_clients_zone() -> None:
+    async with agent_bench() as bench:
         await bench.topic(partitions=16)
         zones = {bench.identity.broker_id: "az-a"}
         for number, zone in ((2, "az-b"), (3, "az-b")):
@@ -67,11 +61,9 @@ def test_leaders_are_of_the_clients_zone() -> None:
         leaders = {row.leader_id for row in (await metadata(bench, "t")).topics[0].partitions}
         assert leaders == {bench.identity.broker_id}, "a client that says nothing is in the agent's zone"
 
-    run(scenario)
 
-
-def test_topics_are_named_by_id_too_and_no_list_means_all() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_topics_are_named_by_id_too_and_no_list_means_all() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         asked = [MetadataRequestTopic(each, None) for each in (topic.topic_id, UUID(int=1))]
         found, unknown = (await bench.ask(ApiKey.METADATA, 12, MetadataRequest(asked))).topics
@@ -82,10 +74,8 @@ def test_topics_are_named_by_id_too_and_no_list_means_all() -> None:
             assert [row.name for row in response.topics] == ["t"]
         assert (await bench.ask(ApiKey.METADATA, 4, MetadataRequest([]))).topics == []
 
-    run(scenario)
 
-
-def test_a_large_answer_is_made_once_for_all_who_ask_the_same_and_again_after_a_change(
+async def test_a_large_answer_is_made_once_for_all_who_ask_the_same_and_again_after_a_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[int] = []
@@ -97,7 +87,7 @@ def test_a_large_answer_is_made_once_for_all_who_ask_the_same_and_again_after_a_
 
     monkeypatch.setattr(metadata_handler, "_answer", counted)
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         await bench.topic(partitions=300)
         first, *others = await asyncio.gather(*(metadata(bench, "t") for _ in range(5)))
         assert len(first.topics[0].partitions) == 300
@@ -110,11 +100,9 @@ def test_a_large_answer_is_made_once_for_all_who_ask_the_same_and_again_after_a_
         await bench.join("az-b", 2)
         assert len((await metadata(bench, "t")).brokers) == 2 and len(made) == 4
 
-    run(scenario)
 
-
-def test_a_large_answer_is_what_the_codec_gives() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_large_answer_is_what_the_codec_gives() -> None:
+    async with agent_bench() as bench:
         await bench.topic(partitions=MIN_PARTITIONS_OF_KEPT)
         for version in range(14):
             request = MetadataRequest([MetadataRequestTopic(name="t")])
@@ -123,8 +111,6 @@ def test_a_large_answer_is_what_the_codec_gives() -> None:
             made = await metadata_handler._answer(bench.services, context(version), request, snapshot, {})
             parts = encode_response(7, ApiKey.METADATA, version, made)
             assert decode_response(ApiKey.METADATA, version, memoryview(b"".join(parts))[4:]) == (7, kept)
-
-    run(scenario)
 
 
 async def test_cached_answers_stay_within_their_limit() -> None:
@@ -151,8 +137,8 @@ async def test_cached_answers_stay_within_their_limit() -> None:
     assert made == ["a", "b", "c", "b", "too large"]
 
 
-def test_clients_of_zones_without_agents_share_one_answer() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_clients_of_zones_without_agents_share_one_answer() -> None:
+    async with agent_bench() as bench:
         await bench.topic("large", MIN_PARTITIONS_OF_KEPT)
         made = 0
         inner = metadata_handler._answer
@@ -168,5 +154,3 @@ def test_clients_of_zones_without_agents_share_one_answer() -> None:
                 await metadata(bench, "large", client_id=f"tailrace_az=invented-{number}")
         assert made == 1
         assert len(bench.services.catalog.snapshot.replicas._ranked) <= MIN_PARTITIONS_OF_KEPT
-
-    run(scenario)

@@ -15,7 +15,7 @@ from tailrace.kafka.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest
-from tests.support.agents import AgentBench, run
+from tests.support.agents import agent_bench
 
 
 @pytest.mark.parametrize(
@@ -25,10 +25,10 @@ from tests.support.agents import AgentBench, run
         (SequencerUnavailable, ErrorCode.NOT_COORDINATOR),
     ],
 )
-def test_overload_is_to_be_waited_for_and_absence_to_be_looked_into(
+async def test_overload_is_to_be_waited_for_and_absence_to_be_looked_into(
     error: type[Exception], code: ErrorCode
 ) -> None:
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         await bench.topic()
 
         async def refuse(request: Any) -> Any:
@@ -47,5 +47,3 @@ def test_overload_is_to_be_waited_for_and_absence_to_be_looked_into(
         assert committed.topics[0].partitions[0].error_code == code
         fetched = await bench.ask(ApiKey.OFFSET_FETCH, 7, OffsetFetchRequest(group_id="g", topics=None))
         assert fetched.error_code == code
-
-    run(scenario)

@@ -33,7 +33,7 @@ from tailrace.kafka.messages.produce import (
     TopicProduceResponse,
 )
 from tests.agent.test_produce_fast_path import Client
-from tests.support.agents import AgentBench, batch, run, settle
+from tests.support.agents import AgentBench, agent_bench, batch, settle
 from tests.support.agents import context as context_of
 from tests.support.faulty_store import Operation
 
@@ -67,8 +67,8 @@ def with_bytes(data: bytes, position: int, changed: bytes, *, sum_again: bool) -
     return bytes(out)
 
 
-def test_each_batch_gets_its_offset() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_each_batch_gets_its_offset() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         assert [
             row.base_offset for row in await produce(bench, (0, batch(b"1", b"2")), (1, batch(b"3")))
@@ -81,11 +81,9 @@ def test_each_batch_gets_its_offset() -> None:
             -1,
         )
 
-    run(scenario)
 
-
-def test_a_refused_batch_does_not_hinder_the_others() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_refused_batch_does_not_hinder_the_others() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         broken = with_bytes(batch(b"hello"), 70, b"\xff", sum_again=False)
         bad, good, unknown = await produce(bench, (0, broken), (1, batch(b"1")), (9, batch(b"1")))
@@ -93,8 +91,6 @@ def test_a_refused_batch_does_not_hinder_the_others() -> None:
         assert "CRC" in (bad.error_message or "")
         assert (good.error_code, good.base_offset) == (0, 0)
         assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -124,17 +120,15 @@ def test_a_refused_batch_does_not_hinder_the_others() -> None:
         "null",
     ],
 )
-def test_a_batch_that_is_not_sound_is_refused(
+async def test_a_batch_that_is_not_sound_is_refused(
     spoil: Callable[[bytes], bytes | None], code: ErrorCode
 ) -> None:
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         (row,) = await produce(bench, (0, spoil(batch(b"1", b"2"))))
         assert (row.error_code, row.base_offset) == (code, -1)
         assert bool(row.record_errors) == (code is ErrorCode.INVALID_RECORD)
         assert not bench.sequencer.commits
-
-    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -145,30 +139,26 @@ def test_a_batch_that_is_not_sound_is_refused(
         (7, Compression.ZSTD, ErrorCode.NONE),
     ],
 )
-def test_zstd_is_refused_before_the_version_that_knows_it(
+async def test_zstd_is_refused_before_the_version_that_knows_it(
     version: int, codec: Compression, code: ErrorCode
 ) -> None:
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         data = encode_batch([NewRecord(b"k", b"v")], timestamps=[0], compression=codec)
         (row,) = await produce(bench, (0, data), version=version)
         assert row.error_code == code
         assert bool(bench.sequencer.commits) == (code is ErrorCode.NONE)
 
-    run(scenario)
 
-
-def test_a_batch_above_the_topics_limit_is_too_large() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_batch_above_the_topics_limit_is_too_large() -> None:
+    async with agent_bench() as bench:
         await bench.topic(max_message_bytes="200")
         large, small = await produce(bench, (0, batch(b"x" * 200)), (1, batch(b"x")))
         assert (large.error_code, small.error_code) == (ErrorCode.MESSAGE_TOO_LARGE, 0)
 
-    run(scenario)
 
-
-def test_times_outside_of_the_topics_bounds_are_refused() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_times_outside_of_the_topics_bounds_are_refused() -> None:
+    async with agent_bench() as bench:
         await bench.topic(
             message_timestamp_before_max_ms=str(HOUR_MS), message_timestamp_after_max_ms=str(HOUR_MS)
         )
@@ -180,11 +170,9 @@ def test_times_outside_of_the_topics_bounds_are_refused() -> None:
         (row,) = await produce(bench, (0, batch(b"1", at=now - HOUR_MS + 60_000)))
         assert row.error_code == 0
 
-    run(scenario)
 
-
-def test_a_topic_may_stamp_its_own_time() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_topic_may_stamp_its_own_time() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic(message_timestamp_type="LogAppendTime")
         (row,) = await produce(bench, (0, batch(b"1", at=1)))
         assert row.error_code == 0
@@ -196,22 +184,18 @@ def test_a_topic_may_stamp_its_own_time() -> None:
         stored = await bench.objects.get_range(run_.key, run_.start, run_.length)
         assert read_header(stored).max_timestamp == row.log_append_time_ms
 
-    run(scenario)
 
-
-def test_a_marker_from_a_client_is_refused() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_marker_from_a_client_is_refused() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         marker = control_batch(MarkerKind.COMMIT, producer_id=1, producer_epoch=0, timestamp_ms=0)
         (row,) = await produce(bench, (0, marker), version=12)
         assert row.error_code == ErrorCode.INVALID_RECORD
         assert not bench.sequencer.commits
 
-    run(scenario)
 
-
-def test_a_transactional_batch_needs_a_transactional_id() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_transactional_batch_needs_a_transactional_id() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         data = encode_batch(
             [NewRecord(None, b"v")],
@@ -224,21 +208,17 @@ def test_a_transactional_batch_needs_a_transactional_id() -> None:
         ours, other = await produce(bench, (0, data), (1, batch(b"1")))
         assert ours.error_code == other.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
-    run(scenario)
 
-
-def test_an_unknown_topic_is_refused_by_name_and_by_id() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_unknown_topic_is_refused_by_name_and_by_id() -> None:
+    async with agent_bench() as bench:
         (row,) = await produce(bench, (0, batch(b"1")), name="nowhere")
         assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         (row,) = await produce(bench, (0, batch(b"1")), version=13, topic_id=UUID(int=5))
         assert row.error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
-    run(scenario)
 
-
-def test_version_13_names_topics_by_id() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_version_13_names_topics_by_id() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         response = await bench.until(
             asyncio.ensure_future(
@@ -251,20 +231,16 @@ def test_version_13_names_topics_by_id() -> None:
         assert answered.topic_id == topic.topic_id
         assert [row.error_code for row in answered.partition_responses] == [0]
 
-    run(scenario)
 
-
-def test_a_topic_created_elsewhere_is_found_without_waiting() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_topic_created_elsewhere_is_found_without_waiting() -> None:
+    async with agent_bench() as bench:
         await bench.sequencer.create_topic(CreateTopic("fresh", 1, {}))
         (row,) = await produce(bench, (0, batch(b"1")), name="fresh")
         assert row.error_code == 0
 
-    run(scenario)
 
-
-def test_the_acks_and_versions_that_cannot_be_are_refused() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_the_acks_and_versions_that_cannot_be_are_refused() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         (row,) = await produce(bench, (0, batch(b"1")), acks=2)
         assert row.error_code == ErrorCode.INVALID_REQUIRED_ACKS
@@ -273,19 +249,15 @@ def test_the_acks_and_versions_that_cannot_be_are_refused() -> None:
         (row,) = await produce(bench, (0, batch(b"1")), acks=1)
         assert row.error_code == 0
 
-    run(scenario)
 
-
-def test_with_acks_0_nothing_is_answered_and_all_is_stored() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_with_acks_0_nothing_is_answered_and_all_is_stored() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         asked = asyncio.ensure_future(bench.ask(ApiKey.PRODUCE, 9, request_of((0, batch(b"1")), acks=0)))
         assert await bench.until(asked) is None
         assert await bench.ask(ApiKey.PRODUCE, 9, request_of((7, batch(b"1")), acks=0)) is None
         (row,) = await produce(bench, (0, batch(b"2")))
         assert row.base_offset == 1
-
-    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -300,8 +272,8 @@ def test_with_acks_0_nothing_is_answered_and_all_is_stored() -> None:
         ],
     ],
 )
-def test_with_acks_0_a_refused_batch_ends_the_connection(refused: str | None, others: int) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_with_acks_0_a_refused_batch_ends_the_connection(refused: str | None, others: int) -> None:
+    async with agent_bench(max_rows_per_second=1e6) as bench:
         await bench.topic(partitions=2 + others)
         await bench.topic("compacted", cleanup_policy="compact")
         records = {"corrupt": b"x" * 61, "keyless": encode_batch([NewRecord(None, b"1")], timestamps=[1])}
@@ -325,15 +297,11 @@ def test_with_acks_0_a_refused_batch_ends_the_connection(refused: str | None, ot
             (row,) = await produce(bench, (1, batch(b"2")))
             assert row.base_offset == 1, "the others are stored"
 
-    run(scenario, max_rows_per_second=1e6)
 
-
-def test_a_producer_that_was_forgotten_gets_the_log_start_once_no_agent_can_have_its_earlier_batches() -> (
-    None
-):
+async def test_a_forgotten_producer_gets_the_log_start_once_no_agent_can_have_its_earlier_batches() -> None:
     """With it Java's producer raises its epoch and sends the batch again."""
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         request = InitProducerIdRequest(transactional_id=None)
         producer = (await bench.ask(ApiKey.INIT_PRODUCER_ID, 5, request)).producer_id
@@ -347,33 +315,29 @@ def test_a_producer_that_was_forgotten_gets_the_log_start_once_no_agent_can_have
         (row,) = await produce(bench, (0, batch(b"1", producer=producer, epoch=1, sequence=0)))
         assert (row.error_code, row.base_offset) == (0, 0)
 
-    run(scenario)
 
-
-def test_a_store_that_fails_is_a_retriable_error() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_store_that_fails_is_a_retriable_error() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         bench.store.outage.begin(Operation.PUT)
         (row,) = await produce(bench, (0, batch(b"1")))
         assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
-    run(scenario)
 
-
-def test_a_sequencer_that_is_away_is_a_retriable_error() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_sequencer_that_is_away_is_a_retriable_error() -> None:
+    async with agent_bench(commit_deadline_ms=500) as bench:
         await bench.topic()
         bench.sequencer.is_away = True
         (known,) = await produce(bench, (0, batch(b"1")))
         (unknown,) = await produce(bench, (0, batch(b"1")), name="asked-for")
         assert known.error_code == unknown.error_code == ErrorCode.REQUEST_TIMED_OUT
 
-    run(scenario, commit_deadline_ms=500)
-
 
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.ZSTD])
-def test_a_compacted_topic_refuses_records_without_a_key_and_says_which(compression: Compression) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_compacted_topic_refuses_records_without_a_key_and_says_which(
+    compression: Compression,
+) -> None:
+    async with agent_bench() as bench:
         await bench.topic(cleanup_policy="compact,delete")
         records = [NewRecord(None, b"1"), NewRecord(b"", b"2"), NewRecord(None, None), NewRecord(b"k", None)]
         mixed = encode_batch(records, timestamps=[1, 2, 3, 4], compression=compression)
@@ -383,21 +347,17 @@ def test_a_compacted_topic_refuses_records_without_a_key_and_says_which(compress
         assert refused.error_message == "2 records have no key, which a compacted topic needs"
         assert (stored.error_code, stored.base_offset) == (0, 0)
 
-    run(scenario)
 
-
-def test_records_of_a_compacted_topic_that_cannot_be_read_are_refused() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_records_of_a_compacted_topic_that_cannot_be_read_are_refused() -> None:
+    async with agent_bench() as bench:
         await bench.topic(cleanup_policy="compact")
         broken = with_bytes(batch(b"1"), 61, b"\xff", sum_again=True)
         (row,) = await produce(bench, (0, broken))
         assert row.error_code == ErrorCode.INVALID_RECORD
 
-    run(scenario)
 
-
-def test_an_agent_that_leaves_sends_producers_elsewhere_but_for_those_who_want_no_answer() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_agent_that_leaves_sends_producers_elsewhere_but_for_those_who_want_no_answer() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         bench.identity.is_leaving = True
         (row,) = await produce(bench, (0, batch(b"elsewhere")))
@@ -408,8 +368,6 @@ def test_an_agent_that_leaves_sends_producers_elsewhere_but_for_those_who_want_n
             FindRequest([FindPartition(topic.topic_id, 0, 0, 1 << 20)])
         )
         assert found.partitions[0].high_watermark == 1
-
-    run(scenario)
 
 
 @pytest.fixture
@@ -426,8 +384,8 @@ def buffered(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return given
 
 
-def test_refused_batches_are_not_kept_with_the_accepted_ones_of_a_request(buffered: list[Any]) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_refused_batches_are_not_kept_with_the_accepted_ones_of_a_request(buffered: list[Any]) -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         (row,) = await produce(bench, (0, batch(b"x" * 1000)))
         assert row.base_offset == 0
@@ -435,14 +393,12 @@ def test_refused_batches_are_not_kept_with_the_accepted_ones_of_a_request(buffer
         assert kept.base_offset == 1 and refused.error_code
         assert [type(data) for data in buffered] == [memoryview, bytes]
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("count", [1, PARTITIONS_IN_A_TURN + 1])
-def test_a_batch_with_a_new_time_in_front_does_not_keep_what_was_refused(
+async def test_a_batch_with_a_new_time_in_front_does_not_keep_what_was_refused(
     buffered: list[Any], count: int
 ) -> None:
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         await bench.topic("stamps", message_timestamp_type="LogAppendTime")
         await bench.topic(partitions=count, cleanup_policy="compact")
         request = request_of((0, batch(b"x" * 100)), name="stamps")
@@ -454,11 +410,9 @@ def test_a_batch_with_a_new_time_in_front_does_not_keep_what_was_refused(
         assert [each.error_code for each in others.partition_responses[:-1]] == [0] * count
         assert [type(data) for data in buffered] == [bytearray] + [bytes] * count
 
-    run(scenario)
 
-
-def test_a_producer_in_a_transaction_is_sent_away_only_when_it_gets_the_leader_at_once() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_producer_in_a_transaction_is_sent_away_only_when_it_gets_the_leader_at_once() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         bench.identity.is_leaving = True
         request = request_of((0, batch(b"in a transaction")))
@@ -474,11 +428,9 @@ def test_a_producer_in_a_transaction_is_sent_away_only_when_it_gets_the_leader_a
         answer = stored.response()
         assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
 
-    run(scenario)
 
-
-def test_librdkafka_in_a_transaction_gets_the_leader_and_its_batch_is_stored() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_librdkafka_in_a_transaction_gets_the_leader_and_its_batch_is_stored() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         other = await bench.join("az-a", 2)
         leaving = RenewAgent(bench.identity.broker_id, bench.identity.lease_epoch, True)
@@ -504,11 +456,9 @@ def test_librdkafka_in_a_transaction_gets_the_leader_and_its_batch_is_stored() -
         older = await handle(bench.services, structs.replace(asker, api_version=9), request)
         assert isinstance(older, Deferred), "it can't be told, and is served"
 
-    run(scenario)
 
-
-def test_an_answer_names_few_leaders_and_agents_however_large_request_and_ring_are() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_answer_names_few_leaders_and_agents_however_large_request_and_ring_are() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic(partitions=MAX_NAMED + 10)
         for number in range(2, 21):
             await bench.join("az-a", number)
@@ -523,5 +473,3 @@ def test_an_answer_names_few_leaders_and_agents_however_large_request_and_ring_a
         few = ProduceResponse([TopicProduceResponse("t", NIL_TOPIC_ID, rows[:1])])
         name_leaders(bench.services, context_of(10), few, [known])
         assert {each.node_id for each in few.node_endpoints} == leaders
-
-    run(scenario)

@@ -12,7 +12,7 @@ from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from tailrace.kafka.messages.init_producer_id import InitProducerIdRequest
 from tests.agent.handlers.test_produce import produce
-from tests.support.agents import AgentBench, batch, run
+from tests.support.agents import AgentBench, agent_bench, batch
 from tests.support.transactions import TransactionalProducer
 
 
@@ -26,24 +26,20 @@ async def described(bench: AgentBench, partition: int = 0, topic: str = "t") -> 
     return (await bench.ask(ApiKey.DESCRIBE_PRODUCERS, 0, request)).topics[0].partitions[0]
 
 
-def test_every_idempotent_producer_gets_an_id_of_its_own() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_every_idempotent_producer_gets_an_id_of_its_own() -> None:
+    async with agent_bench() as bench:
         grants = [await init(bench, version) for version in (0, 2, 5)]
         assert len({each.producer_id for each in grants}) == 3
         assert all((each.error_code, each.producer_epoch) == (0, 0) for each in grants)
 
-    run(scenario)
 
-
-def test_at_the_limit_of_transactional_ids_producers_get_a_retriable_error() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_at_the_limit_of_transactional_ids_producers_get_a_retriable_error() -> None:
+    async with agent_bench(SequencerSettings(max_transactional_ids=1)) as bench:
         known = {"transactional_id": "known", "transaction_timeout_ms": 60_000}
         assert (await init(bench, **known)).error_code == ErrorCode.NONE
         refused = await init(bench, transactional_id="too-many", transaction_timeout_ms=60_000)
         assert refused.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert (await init(bench, **known)).error_code == ErrorCode.NONE
-
-    run(scenario, SequencerSettings(max_transactional_ids=1))
 
 
 @pytest.mark.parametrize(
@@ -63,16 +59,14 @@ def test_at_the_limit_of_transactional_ids_producers_get_a_retriable_error() -> 
     ],
     ids=["empty id", "no epoch", "no producer id", "no time", "too long"],
 )
-def test_a_refused_grant_has_its_error_code(fields: dict[str, Any], code: ErrorCode) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_refused_grant_has_its_error_code(fields: dict[str, Any], code: ErrorCode) -> None:
+    async with agent_bench() as bench:
         response = await init(bench, **fields)
         assert (response.error_code, response.producer_id) == (code, -1)
 
-    run(scenario)
 
-
-def test_a_transactional_id_keeps_its_producer_id_and_fences_who_had_it() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_transactional_id_keeps_its_producer_id_and_fences_who_had_it() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         first, second = TransactionalProducer(bench), TransactionalProducer(bench)
         assert await first.init() == await second.init() == 0
@@ -84,29 +78,23 @@ def test_a_transactional_id_keeps_its_producer_id_and_fences_who_had_it() -> Non
         assert row.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
         assert await second.init(keeps=True) == 0  # KIP-360: it goes on with a higher epoch
 
-    run(scenario)
 
-
-def test_an_absent_sequencer_makes_a_transactional_client_look_for_its_coordinator() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_absent_sequencer_makes_a_transactional_client_look_for_its_coordinator() -> None:
+    async with agent_bench() as bench:
         bench.sequencer.is_away = True
         response = await init(bench, transactional_id="tx", transaction_timeout_ms=1_000)
         assert response.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
-    run(scenario)
 
-
-def test_an_absent_sequencer_makes_an_idempotent_producer_ask_again() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_absent_sequencer_makes_an_idempotent_producer_ask_again() -> None:
+    async with agent_bench() as bench:
         bench.sequencer.is_away = True
         told = await init(bench)
         assert told.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "as in Kafka"
 
-    run(scenario)
 
-
-def test_the_producers_of_a_partition_are_described() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_the_producers_of_a_partition_are_described() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         producer_id = (await init(bench)).producer_id
         await produce(bench, (0, batch(b"1", b"2", producer=producer_id, sequence=0)))
@@ -134,5 +122,3 @@ def test_the_producers_of_a_partition_are_described() -> None:
         assert nowhere.error_code == unknown and nowhere.error_message
         impossible = await described(bench, topic="a/b")
         assert impossible.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-
-    run(scenario)

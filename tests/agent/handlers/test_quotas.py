@@ -13,7 +13,7 @@ from tailrace.kafka.messages.alter_client_quotas import (
     OpData,
 )
 from tailrace.kafka.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
-from tests.support.agents import AgentBench, run
+from tests.support.agents import AgentBench, agent_bench
 
 Entity = dict[str, str | None]
 
@@ -50,8 +50,8 @@ async def described(
     ]
 
 
-def test_quotas_are_set_found_by_filters_and_removed() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_quotas_are_set_found_by_filters_and_removed() -> None:
+    async with agent_bench() as bench:
         alice: Entity = {"user": "alice"}
         anyone: Entity = {"user": None, "client-id": "app"}
         assert (
@@ -82,8 +82,6 @@ def test_quotas_are_set_found_by_filters_and_removed() -> None:
         await alter(bench, (alice, {"producer_byte_rate": None, "request_percentage": None}))
         assert await described(bench, ("user", 0, "alice")) == []
 
-    run(scenario)
-
 
 @pytest.mark.parametrize(
     ("entity", "limits"),
@@ -99,27 +97,23 @@ def test_quotas_are_set_found_by_filters_and_removed() -> None:
         ({"user": "u"}, {"producer_byte_rate": 2.0**63 + 2048}),
     ],
 )
-def test_a_request_that_kafka_refuses_is_refused_and_affects_nothing_else(
+async def test_a_request_that_kafka_refuses_is_refused_and_affects_nothing_else(
     entity: Entity, limits: dict[str, float | None]
 ) -> None:
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         (code, message), done = await alter(
             bench, (entity, limits), ({"user": "v"}, {"producer_byte_rate": 1.0})
         )
         assert code == ErrorCode.INVALID_REQUEST and message
         assert done == (0, None)
 
-    run(scenario)
 
-
-def test_a_validation_changes_nothing() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_validation_changes_nothing() -> None:
+    async with agent_bench() as bench:
         assert await alter(bench, ({"user": "u"}, {"producer_byte_rate": 1.0}), validate_only=True) == [
             (0, None)
         ]
         assert await described(bench) == []
-
-    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -135,12 +129,10 @@ def test_a_validation_changes_nothing() -> None:
         ([("ip", 2, None), ("user", 2, None)], ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_a_filter_that_means_nothing_is_refused(
+async def test_a_filter_that_means_nothing_is_refused(
     components: list[tuple[str, int, str | None]], code: int
 ) -> None:
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         request = DescribeClientQuotasRequest([ComponentData(*each) for each in components])
         response = await bench.ask(ApiKey.DESCRIBE_CLIENT_QUOTAS, 1, request)
         assert response.error_code == code and response.entries is None
-
-    run(scenario)

@@ -61,7 +61,7 @@ from tests.agent.handlers.test_fetch import fetch, offsets, request_of, rows_of
 from tests.agent.handlers.test_group_offsets import located
 from tests.agent.handlers.test_produce import produce
 from tests.agent.handlers.test_share_groups import beat
-from tests.support.agents import AgentBench, batch, connection, context, run, settle
+from tests.support.agents import AgentBench, agent_bench, batch, connection, context, settle
 from tests.support.cancelled import CancelledAt
 from tests.support.clocks import SeededEntropy
 from tests.support.patience import PATIENCE_SECONDS
@@ -144,8 +144,8 @@ async def filled(bench: AgentBench, *sizes: int) -> Member:
     return await Member(bench, "a").join()
 
 
-def test_records_go_to_one_member_each_and_are_done_when_they_are_accepted() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_records_go_to_one_member_each_and_are_done_when_they_are_accepted() -> None:
+    async with agent_bench(**EARLIEST) as bench:
         first = await filled(bench, 2, 3)
         second = await Member(bench, "b").join()
 
@@ -159,33 +159,27 @@ def test_records_go_to_one_member_each_and_are_done_when_they_are_accepted() -> 
         (row,) = (await bench.sequencer.share_offsets(ShareOffsetsRequest("g"))).offsets
         assert (row.start_offset, row.lag) == (6, 0)
 
-    run(scenario, **EARLIEST)
-
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_an_acknowledgement_is_answered_in_every_version(version: int) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_acknowledgement_is_answered_in_every_version(version: int) -> None:
+    async with agent_bench(**EARLIEST) as bench:
         member = await filled(bench, 2)
         assert await member.acquired(version=version) == [(0, 1, 1)]
 
         assert await member.acknowledge((0, 1, ACCEPT), version=version) == 0
 
-    run(scenario, **EARLIEST)
 
-
-def test_a_group_begins_at_the_end_unless_it_is_told_otherwise() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_group_begins_at_the_end_unless_it_is_told_otherwise() -> None:
+    async with agent_bench() as bench:
         member = await filled(bench, 3)
 
         assert await member.acquired() == []
         await produce(bench, (0, batch(b"y")))
         assert await member.acquired() == [(3, 3, 1)]
 
-    run(scenario)
 
-
-def test_a_waiting_fetch_gets_what_is_produced_meanwhile() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_waiting_fetch_gets_what_is_produced_meanwhile() -> None:
+    async with agent_bench() as bench:
         member = await filled(bench)
         await member.acquired()
 
@@ -194,11 +188,9 @@ def test_a_waiting_fetch_gets_what_is_produced_meanwhile() -> None:
 
         assert await bench.until(waiting, 1.0) == [(0, 1, 1)]
 
-    run(scenario)
 
-
-def test_released_rejected_and_expired_records_go_to_the_right_state() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_released_rejected_and_expired_records_go_to_the_right_state() -> None:
+    async with agent_bench(**EARLIEST) as bench:
         first = await filled(bench, 4)
         second = await Member(bench, "b").join()
         await first.acquired()
@@ -214,11 +206,9 @@ def test_released_rejected_and_expired_records_go_to_the_right_state() -> None:
         assert await first.acknowledge((3, 3, ACCEPT)) == ErrorCode.INVALID_RECORD_STATE
         assert await first.acknowledge((2, 2, ACCEPT)) == 0
 
-    run(scenario, **EARLIEST)
 
-
-def test_the_end_of_a_session_gives_everything_back() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_the_end_of_a_session_gives_everything_back() -> None:
+    async with agent_bench(**EARLIEST) as bench:
         first = await filled(bench, 4)
         second = await Member(bench, "b").join()
         await first.acquired()
@@ -228,11 +218,9 @@ def test_the_end_of_a_session_gives_everything_back() -> None:
         assert await second.acquired() == [(1, 3, 2)]
         assert await first.acknowledge((1, 1, ACCEPT)) == ErrorCode.SHARE_SESSION_NOT_FOUND
 
-    run(scenario, **EARLIEST)
 
-
-def test_the_end_of_a_session_gives_back_nothing_that_the_member_has_by_another_agent() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_the_end_of_a_session_gives_back_nothing_that_the_member_has_by_another_agent() -> None:
+    async with agent_bench(**EARLIEST) as bench:
         first = await filled(bench, 4)
         second = await Member(bench, "b").join()
         assert await first.acquired() == [(0, 3, 1)]
@@ -250,8 +238,6 @@ def test_the_end_of_a_session_gives_back_nothing_that_the_member_has_by_another_
         bench.services.share_sessions = there
         first.epoch = 1
         assert await first.acknowledge((4, 4, ACCEPT)) == 0
-
-    run(scenario, **EARLIEST)
 
 
 async def dead_letters(bench: AgentBench, **configs: str) -> None:
@@ -286,10 +272,10 @@ async def letters_now(bench: AgentBench) -> list[tuple[bytes | None, bytes | Non
 
 
 @pytest.mark.parametrize(("copy", "content"), [("true", (b"k", b"x")), ("false", (None, None))])
-def test_undeliverable_records_go_to_the_dead_letter_topic(
+async def test_undeliverable_records_go_to_the_dead_letter_topic(
     copy: str, content: tuple[bytes | None, bytes | None]
 ) -> None:
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench(**EARLIEST, group_share_delivery_count_limit=2) as bench:
         member = await filled(bench, 3)
         await bench.topic("dlq.t", 1, errors_deadletterqueue_group_enable="true")
         await dead_letters(bench, copy_record_enable=copy)
@@ -319,11 +305,9 @@ def test_undeliverable_records_go_to_the_dead_letter_topic(
         offsets = (await bench.sequencer.share_offsets(ShareOffsetsRequest("g"))).offsets
         assert [each.start_offset for each in offsets] == [3]
 
-    run(scenario, **EARLIEST, group_share_delivery_count_limit=2)
 
-
-def test_records_wait_for_their_dead_letters_to_be_stored() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_records_wait_for_their_dead_letters_to_be_stored() -> None:
+    async with agent_bench(**EARLIEST, group_share_record_lock_duration_ms=1_000) as bench:
         member = await filled(bench, 1)
         await bench.topic("dlq.t", 1, errors_deadletterqueue_group_enable="true")
         await dead_letters(bench)
@@ -342,8 +326,6 @@ def test_records_wait_for_their_dead_letters_to_be_stored() -> None:
         (offset,) = (await bench.sequencer.share_offsets(ShareOffsetsRequest("g"))).offsets
         assert (offset.start_offset, offset.lag) == (1, 0)
 
-    run(scenario, **EARLIEST, group_share_record_lock_duration_ms=1_000)
-
 
 async def _fails(*args: object) -> bool:
     return False
@@ -355,8 +337,8 @@ def test_a_tenants_group_names_the_tenants_topics_alone() -> None:
     assert stored_in_same_tenant("g", "dlq.t") == "dlq.t"
 
 
-def test_a_topic_that_takes_no_dead_letters_blocks_nobody() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_topic_that_takes_no_dead_letters_blocks_nobody() -> None:
+    async with agent_bench(**EARLIEST) as bench:
         member = await filled(bench, 1)
         await bench.topic("dlq.t", 1)
         await dead_letters(bench)
@@ -377,11 +359,9 @@ def test_a_topic_that_takes_no_dead_letters_blocks_nobody() -> None:
         internal = bench.services.catalog.snapshot.by_name["__consumer_offsets"]
         assert why_unusable("__consumer_offsets", internal, "") == "it is internal"
 
-    run(scenario, **EARLIEST)
 
-
-def test_the_end_of_a_connection_gives_back_what_came_by_it() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_the_end_of_a_connection_gives_back_what_came_by_it() -> None:
+    async with agent_bench(**EARLIEST) as bench:
         first = await filled(bench, 4, 2)
         second = await Member(bench, "b").join()
         assert await first.acquired(max_records=1) == [(0, 3, 1)]
@@ -396,8 +376,6 @@ def test_the_end_of_a_connection_gives_back_what_came_by_it() -> None:
         assert await second.acquired() == [(4, 5, 2)]
         assert (await first.asked()).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
 
-    run(scenario, **EARLIEST)
-
 
 async def ends(bench: AgentBench, connection: KafkaConnection) -> None:
     """The connection ends, and the agent gives back what it has to."""
@@ -410,10 +388,10 @@ async def ends(bench: AgentBench, connection: KafkaConnection) -> None:
 
 
 @pytest.mark.parametrize(("mode", "expected"), [(0, [(0, 5, 1)]), (1, [(0, 3, 1)])])
-def test_the_number_of_records_is_rounded_to_batches_or_strict(
+async def test_the_number_of_records_is_rounded_to_batches_or_strict(
     mode: int, expected: list[tuple[int, int, int]]
 ) -> None:
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench(**EARLIEST) as bench:
         member = await filled(bench, 3, 3, 3)
         row = await member.row(max_records=4, share_acquire_mode=mode)
         row = row if row.acquired_records else await member.row(max_records=4, share_acquire_mode=mode)
@@ -423,11 +401,9 @@ def test_the_number_of_records_is_rounded_to_batches_or_strict(
         ] == expected
         assert offsets(row) == [0, 3]
 
-    run(scenario, **EARLIEST)
 
-
-def test_topics_that_are_gone_are_looked_for_once_for_all() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_topics_that_are_gone_are_looked_for_once_for_all() -> None:
+    async with agent_bench(**EARLIEST) as bench:
         member = await filled(bench, 1)
         catalog, asked = bench.services.catalog, 0
         refresh = catalog.refresh
@@ -448,11 +424,9 @@ def test_topics_that_are_gone_are_looked_for_once_for_all() -> None:
             await beat(bench, 0, member.member_id, subscribed_topic_names=names)
         assert asked == 2
 
-    run(scenario, **EARLIEST)
 
-
-def test_sessions_have_epochs() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_sessions_have_epochs() -> None:
+    async with agent_bench() as bench:
         member = await filled(bench, 1)
 
         assert (await member.asked((0, 0, ACCEPT))).error_code == ErrorCode.INVALID_REQUEST
@@ -464,22 +438,18 @@ def test_sessions_have_epochs() -> None:
         member.epoch = 2
         assert (await member.asked()).error_code == ErrorCode.INVALID_SHARE_SESSION_EPOCH
 
-    run(scenario)
 
-
-def test_a_client_that_gets_no_session_is_refused_after_its_wait() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_client_that_gets_no_session_is_refused_after_its_wait() -> None:
+    async with agent_bench(fetch_sessions=1) as bench:
         await (await filled(bench, 1)).asked()
         asked_at = bench.clock.monotonic()
         answer = await Member(bench, "b").asked(max_wait_ms=500)
         assert answer.error_code == ErrorCode.SHARE_SESSION_LIMIT_REACHED
         assert bench.clock.monotonic() - asked_at >= 0.5
 
-    run(scenario, fetch_sessions=1)
 
-
-def test_a_group_may_begin_some_time_ago() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_group_may_begin_some_time_ago() -> None:
+    async with agent_bench() as bench:
         await bench.topic("t", 1)
         await located(bench)
         hour_ms, now_ms = 3_600_000, bench.clock.wall_ms()
@@ -497,11 +467,9 @@ def test_a_group_may_begin_some_time_ago() -> None:
         member.epoch = 0
         assert await member.acquired() == [(1, 2, 2)], "where a group has begun, it goes on"
 
-    run(scenario)
 
-
-def test_an_administrator_sets_where_a_group_begins_before_there_is_one() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_administrator_sets_where_a_group_begins_before_there_is_one() -> None:
+    async with agent_bench() as bench:
         await bench.topic("t", 1)
         await located(bench)
         await produce(bench, (0, batch(b"1", b"2", b"3")))
@@ -514,11 +482,9 @@ def test_an_administrator_sets_where_a_group_begins_before_there_is_one() -> Non
         answer = await bench.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, request)
         assert answer.error_code == ErrorCode.NON_EMPTY_GROUP
 
-    run(scenario)
 
-
-def test_only_members_are_given_records() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_only_members_are_given_records() -> None:
+    async with agent_bench(**EARLIEST) as bench:
         await filled(bench, 1)
         stranger = Member(bench, "stranger")
 
@@ -527,11 +493,9 @@ def test_only_members_are_given_records() -> None:
         assert row.acknowledge_error_code == ErrorCode.INVALID_RECORD_STATE
         assert row.acknowledge_error_message
 
-    run(scenario, **EARLIEST)
 
-
-def test_offsets_that_cannot_be_altered_or_deleted_have_a_reason() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_offsets_that_cannot_be_altered_or_deleted_have_a_reason() -> None:
+    async with agent_bench() as bench:
         await bench.topic("t", 1)
         await located(bench)
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -545,11 +509,9 @@ def test_offsets_that_cannot_be_altered_or_deleted_have_a_reason() -> None:
         (row,) = (await bench.ask(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, gone)).responses
         assert row.error_code == unknown and row.error_message
 
-    run(scenario)
 
-
-def test_offsets_are_described_altered_and_deleted_once_the_members_have_left() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_offsets_are_described_altered_and_deleted_once_the_members_have_left() -> None:
+    async with agent_bench(**EARLIEST) as bench:
         member = await filled(bench, 3)
         await member.acquired()
         await member.acknowledge((0, 1, ACCEPT))
@@ -581,11 +543,9 @@ def test_offsets_are_described_altered_and_deleted_once_the_members_have_left() 
         assert await described() == []
         assert await described([DescribeShareOffsetsTopic("t", [0])]) == [(-1, -1)]
 
-    run(scenario, **EARLIEST)
 
-
-def test_offsets_of_a_topic_that_another_agent_recreated_are_altered_and_deleted_as_the_new_ones() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_offsets_of_a_topic_that_another_agent_recreated_are_altered_and_deleted_as_new_ones() -> None:
+    async with agent_bench(**EARLIEST) as bench:
         await filled(bench, 3)
         await beat(bench, -1, "a")
         catalog = bench.services.catalog
@@ -609,11 +569,9 @@ def test_offsets_of_a_topic_that_another_agent_recreated_are_altered_and_deleted
         assert (deleted.error_code, deleted.responses[0].topic_id) == (0, made.topic_id)
         assert await all_share_offsets(bench.sequencer, "g") == []
 
-    run(scenario, **EARLIEST)
 
-
-def test_a_deleted_group_takes_what_it_has_read_along() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_deleted_group_takes_what_it_has_read_along() -> None:
+    async with agent_bench(**EARLIEST) as bench:
         member = await filled(bench, 3)
         await member.acquired()
         await beat(bench, -1, "a")
@@ -622,8 +580,6 @@ def test_a_deleted_group_takes_what_it_has_read_along() -> None:
 
         assert answer.results[0].error_code == 0
         assert (await bench.sequencer.share_offsets(ShareOffsetsRequest("g"))).offsets == []
-
-    run(scenario, **EARLIEST)
 
 
 def test_markers_aborted_records_and_holes_are_skipped() -> None:
@@ -660,8 +616,8 @@ def test_the_work_on_a_partition_in_one_request_is_bounded_and_in_order() -> Non
         acknowledged_of(batches((1, 1, RENEW)), may_renew=False)
 
 
-def test_a_group_that_reads_committed_gets_nothing_of_aborted_and_open_transactions() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_group_that_reads_committed_gets_nothing_of_aborted_and_open_transactions() -> None:
+    async with agent_bench(**EARLIEST) as bench:
         member = await filled(bench, 1)
         changes = ConfigChange("share.isolation.level", ConfigOperation.SET, "read_committed")
         await bench.sequencer.alter_config(AlterConfig(ConfigScope.GROUP, "g", [changes]))
@@ -677,11 +633,9 @@ def test_a_group_that_reads_committed_gets_nothing_of_aborted_and_open_transacti
         assert await writer.end(commit=True) == 0
         assert await member.acquired() == [(5, 5, 1)]
 
-    run(scenario, **EARLIEST)
 
-
-def test_a_fetch_that_acknowledges_and_acquires_is_one_call_to_the_sequencer() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_fetch_that_acknowledges_and_acquires_is_one_call_to_the_sequencer() -> None:
+    async with agent_bench(**EARLIEST) as bench:
         member = await filled(bench, 1, 1, 1)
         assert await member.acquired(max_records=1) == [(0, 0, 1)]
         calls: list[str] = []
@@ -696,8 +650,6 @@ def test_a_fetch_that_acknowledges_and_acquires_is_one_call_to_the_sequencer() -
         assert await member.acquired((0, 0, ACCEPT), max_records=1) == [(1, 1, 1)]
 
         assert [name for name in calls if name not in ("watch", "find_batches")] == ["share_records"]
-
-    run(scenario, **EARLIEST)
 
 
 def test_contents_are_copied_a_bounded_part_at_a_time_whatever_they_unpack_from() -> None:
@@ -719,10 +671,10 @@ def test_contents_are_copied_a_bounded_part_at_a_time_whatever_they_unpack_from(
 
 
 @pytest.mark.parametrize("number", range(1, 6))
-def test_a_share_fetch_that_is_cancelled_anywhere_gives_its_memory_back(
+async def test_a_share_fetch_that_is_cancelled_anywhere_gives_its_memory_back(
     monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench(**EARLIEST) as bench:
         member = await filled(bench, 3)
         share_records = bench.sequencer.share_records
 
@@ -737,5 +689,3 @@ def test_a_share_fetch_that_is_cancelled_anywhere_gives_its_memory_back(
         with pytest.raises(asyncio.CancelledError):
             await CancelledAt(share_fetch.fetch(bench.services, asked, request), number)
         assert bench.services.fetch_memory.used == 0
-
-    run(scenario, **EARLIEST)

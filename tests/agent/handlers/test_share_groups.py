@@ -17,7 +17,7 @@ from tailrace.kafka.messages.share_group_heartbeat import (
 from tests.agent.handlers.test_consumer_groups import FULL
 from tests.agent.handlers.test_consumer_groups import beat as consumer_beat
 from tests.agent.handlers.test_group_offsets import located
-from tests.support.agents import AgentBench, run
+from tests.support.agents import AgentBench, agent_bench
 
 
 async def beat(bench: AgentBench, epoch: int, member: str = "m-1", **said: Any) -> Any:
@@ -39,19 +39,17 @@ async def described(bench: AgentBench, group: str = "g") -> Any:
     return row
 
 
-def test_a_group_that_came_from_another_agent_is_described_with_topics_that_are_new_here() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_group_that_came_from_another_agent_is_described_with_topics_that_are_new_here() -> None:
+    async with agent_bench() as bench:
         stale = bench.services.catalog.snapshot
         await joined(bench)
         bench.services.catalog.snapshot = stale
         (member,) = (await described(bench)).members
         assert [each.topic_name for each in member.assignment.topic_partitions] == ["t"]
 
-    run(scenario)
 
-
-def test_a_member_joins_and_gets_its_partitions() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_member_joins_and_gets_its_partitions() -> None:
+    async with agent_bench() as bench:
         answer = await joined(bench)
 
         topic_id = bench.services.catalog.snapshot.by_name["t"].topic.topic_id
@@ -60,11 +58,9 @@ def test_a_member_joins_and_gets_its_partitions() -> None:
         again = await beat(bench, 1)
         assert (again.error_code, again.assignment) == (0, None)
 
-    run(scenario)
 
-
-def test_a_group_is_described_and_listed() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_group_is_described_and_listed() -> None:
+    async with agent_bench() as bench:
         await joined(bench)
 
         row = await described(bench)
@@ -84,39 +80,33 @@ def test_a_group_is_described_and_listed() -> None:
         (listed,) = (await bench.ask(ApiKey.LIST_GROUPS, 5, ListGroupsRequest(types_filter=["share"]))).groups
         assert (listed.group_id, listed.protocol_type, listed.group_type) == ("g", "share", "share")
 
-    run(scenario)
-
 
 @pytest.mark.parametrize(
     ("epoch", "member", "names"),
     [(0, "", ["t"]), (-2, "m-1", None), (0, "m-1", None), (0, "m-1", []), (1, "m-1", [""])],
 )
-def test_a_value_that_kafka_refuses_is_an_invalid_request(
+async def test_a_value_that_kafka_refuses_is_an_invalid_request(
     epoch: int, member: str, names: list[str] | None
 ) -> None:
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         await located(bench)
 
         answer = await beat(bench, epoch, member, subscribed_topic_names=names)
 
         assert answer.error_code == ErrorCode.INVALID_REQUEST
 
-    run(scenario)
 
-
-def test_a_share_group_stays_one_when_its_members_have_left() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_share_group_stays_one_when_its_members_have_left() -> None:
+    async with agent_bench() as bench:
         await joined(bench)
         assert (await beat(bench, -1)).member_epoch == -1
 
         assert (await consumer_beat(bench, 0, **FULL)).error_code == ErrorCode.GROUP_ID_NOT_FOUND
         assert (await described(bench)).group_state == "Empty"
 
-    run(scenario)
 
-
-def test_other_groups_and_unknown_ones_are_not_found() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_other_groups_and_unknown_ones_are_not_found() -> None:
+    async with agent_bench() as bench:
         await bench.topic("t", 2)
         await located(bench)
         await consumer_beat(bench, 0, **FULL)
@@ -125,5 +115,3 @@ def test_other_groups_and_unknown_ones_are_not_found() -> None:
         assert (await described(bench, "other")).error_message == "Group other is not found."
         answer = await beat(bench, 0, "m-2", subscribed_topic_names=["t"])
         assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
-
-    run(scenario)

@@ -31,7 +31,7 @@ from tailrace.kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTop
 from tailrace.kafka.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.agent.handlers.test_produce import produce
-from tests.support.agents import AgentBench, batch, codes, run
+from tests.support.agents import AgentBench, agent_bench, batch, codes
 from tests.support.turns import passes_of
 
 
@@ -45,8 +45,8 @@ def configured(name: str, value: str | None) -> CreatableTopic:
     return CreatableTopic("c", 1, 1, configs=[CreatableTopicConfig(name, value)])
 
 
-def test_a_topic_that_cannot_be_created_does_not_hinder_the_others() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_topic_that_cannot_be_created_does_not_hinder_the_others() -> None:
+    async with agent_bench() as bench:
         await bench.topic("there")
         rows = await create(
             bench,
@@ -70,11 +70,9 @@ def test_a_topic_that_cannot_be_created_does_not_hinder_the_others() -> None:
         assert [row.num_partitions for row in rows[:3]] == [3, 1, -1]
         assert set(bench.services.catalog.snapshot.by_name) == {"there", "good", "defaults"}
 
-    run(scenario)
 
-
-def test_a_name_that_differs_from_a_topics_by_dots_and_underscores_is_refused() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_name_that_differs_from_a_topics_by_dots_and_underscores_is_refused() -> None:
+    async with agent_bench() as bench:
         for name in ("a.b", "plain", "x.y_z"):
             await bench.topic(name)
         names = ["a_b", "a.b", "plain_", "x_y.z", "p.q", "p_q"]
@@ -88,21 +86,17 @@ def test_a_name_that_differs_from_a_topics_by_dots_and_underscores_is_refused() 
         )
         assert codes((await bench.ask(ApiKey.METADATA, 12, request)).topics) == [wrong, 0]
 
-    run(scenario)
 
-
-def test_a_name_does_not_collide_with_that_of_a_topic_that_was_deleted_by_another_agent() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_name_does_not_collide_with_that_of_a_topic_that_was_deleted_by_another_agent() -> None:
+    async with agent_bench() as bench:
         gone = await bench.topic("a.b")
         await bench.sequencer.delete_topic(DeleteTopic(gone.topic_id))
         assert "a.b" in bench.services.catalog.snapshot.by_name
         assert codes(await create(bench, CreatableTopic("a_b", 1, 1))) == [0]
 
-    run(scenario)
 
-
-def test_all_topics_are_scanned_for_colliding_names_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_all_topics_are_scanned_for_colliding_names_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with agent_bench() as bench:
         for name in ("a.b", "c", "d"):
             await bench.topic(name)
         monkeypatch.setattr("agent.handlers.colliding_names.NAMES_IN_A_TURN", 1)
@@ -111,11 +105,9 @@ def test_all_topics_are_scanned_for_colliding_names_once(monkeypatch: pytest.Mon
         assert await passes_of(collisions(["a_b"], snapshot)) == first - 3
         assert await collisions(["a_b", "a.b", "e_"], snapshot) == {"a_b": "a.b"}
 
-    run(scenario)
 
-
-def test_configs_that_cannot_be_are_refused() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_configs_that_cannot_be_are_refused() -> None:
+    async with agent_bench() as bench:
         for topic in (
             configured("no.such.config", "1"),
             configured("retention.ms", "soon"),
@@ -127,13 +119,11 @@ def test_configs_that_cannot_be_are_refused() -> None:
         (row,) = await create(bench, configured("retention.ms", "1000"))
         assert {each.name: each.value for each in row.configs}["retention.ms"] == "1000"
 
-    run(scenario)
 
-
-def test_a_topic_whose_creation_is_answered_late_is_created_and_not_said_to_exist(
+async def test_a_topic_whose_creation_is_answered_late_is_created_and_not_said_to_exist(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         asked: list[CreateTopic] = []
 
         async def slow(request: CreateTopic) -> Topic:
@@ -152,13 +142,11 @@ def test_a_topic_whose_creation_is_answered_late_is_created_and_not_said_to_exis
         assert (row.error_code, row.num_partitions) == (0, 2)
         assert len(asked) == 4 and len({request.request_id for request in asked}) == 1
 
-    run(scenario)
 
-
-def test_a_completed_request_is_answered_though_the_sequencer_goes_away_right_after(
+async def test_a_completed_request_is_answered_though_the_sequencer_goes_away_right_after(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         inner = bench.sequencer.inner
         is_away = False
 
@@ -191,8 +179,6 @@ def test_a_completed_request_is_answered_though_the_sequencer_goes_away_right_af
         (deleted,) = (await bench.ask(ApiKey.DELETE_TOPICS, 6, gone)).responses
         assert deleted.error_code == 0
 
-    run(scenario)
-
 
 @pytest.mark.parametrize(
     ("partitions", "factor", "config", "code"),
@@ -202,10 +188,10 @@ def test_a_completed_request_is_answered_though_the_sequencer_goes_away_right_af
         (0, 1, ("retention.ms", "1"), ErrorCode.INVALID_PARTITIONS),
     ],
 )
-def test_a_topic_that_exists_is_said_to_exist_whatever_else_is_wrong(
+async def test_a_topic_that_exists_is_said_to_exist_whatever_else_is_wrong(
     partitions: int, factor: int, config: tuple[str, str], code: ErrorCode
 ) -> None:
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         configs = [CreatableTopicConfig(*config)]
         (row,) = await create(bench, CreatableTopic("t", partitions, factor, [], configs))
         assert row.error_code == code
@@ -213,19 +199,15 @@ def test_a_topic_that_exists_is_said_to_exist_whatever_else_is_wrong(
         (row,) = await create(bench, CreatableTopic("t", partitions, factor, [], configs))
         assert row.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
 
-    run(scenario)
 
-
-def test_validation_only_creates_nothing() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_validation_only_creates_nothing() -> None:
+    async with agent_bench() as bench:
         (row,) = await create(bench, CreatableTopic("t", 1, 1), validate_only=True)
         assert row.error_code == 0 and "t" not in bench.services.catalog.snapshot.by_name
 
-    run(scenario)
 
-
-def test_topics_are_deleted_by_name_or_by_id() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_topics_are_deleted_by_name_or_by_id() -> None:
+    async with agent_bench() as bench:
         first, second = await bench.topic("a"), await bench.topic("b")
         states = [
             DeleteTopicState("a"), DeleteTopicState(None, second.topic_id), DeleteTopicState("nowhere"),
@@ -239,11 +221,9 @@ def test_topics_are_deleted_by_name_or_by_id() -> None:
         assert rows[1].name == "b"
         assert not bench.services.catalog.snapshot.by_name
 
-    run(scenario)
 
-
-def test_a_topic_that_a_deletion_names_twice_or_not_at_all_is_not_deleted() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_topic_that_a_deletion_names_twice_or_not_at_all_is_not_deleted() -> None:
+    async with agent_bench() as bench:
         first, second = await bench.topic("a"), await bench.topic("b")
         states = [
             DeleteTopicState("a"), DeleteTopicState(None, first.topic_id), DeleteTopicState(None),
@@ -253,22 +233,18 @@ def test_a_topic_that_a_deletion_names_twice_or_not_at_all_is_not_deleted() -> N
         assert codes(rows) == [ErrorCode.INVALID_REQUEST] * 3 + [0]
         assert list(bench.services.catalog.snapshot.by_name) == ["a"]
 
-    run(scenario)
 
-
-def test_a_topic_that_is_named_twice_does_not_grow() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_topic_that_is_named_twice_does_not_grow() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         asked = [CreatePartitionsTopic("t", count) for count in (5, 6)]
         rows = (await bench.ask(ApiKey.CREATE_PARTITIONS, 3, CreatePartitionsRequest(asked))).results
         assert codes(rows) == [ErrorCode.INVALID_REQUEST] * 2
         assert bench.services.catalog.snapshot.by_name["t"].topic.partitions == 2
 
-    run(scenario)
 
-
-def test_topics_only_grow() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_topics_only_grow() -> None:
+    async with agent_bench() as bench:
         await bench.topic(partitions=2)
         await bench.topic("u")
         asked = [CreatePartitionsTopic(name, count) for name, count in (("t", 2), ("u", 5), ("x", 5))]
@@ -276,11 +252,9 @@ def test_topics_only_grow() -> None:
         assert codes(rows) == [ErrorCode.INVALID_PARTITIONS, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         assert bench.services.catalog.snapshot.by_name["u"].topic.partitions == 5
 
-    run(scenario)
 
-
-def test_records_are_cut_up_to_an_offset() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_records_are_cut_up_to_an_offset() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         await bench.topic("kept", cleanup_policy="compact")
         await produce(bench, (0, batch(b"1", b"2", b"3")))
@@ -304,11 +278,9 @@ def test_records_are_cut_up_to_an_offset() -> None:
         assert codes(topics[1].partitions) == [ErrorCode.POLICY_VIOLATION]
         assert codes(topics[2].partitions) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
-    run(scenario)
 
-
-def test_a_topics_replication_factor_is_reported_as_it_was_asked_for() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_topics_replication_factor_is_reported_as_it_was_asked_for() -> None:
+    async with agent_bench() as bench:
         assigned = [CreatableReplicaAssignment(index, [7, 8]) for index in range(2)]
         rows = await create(
             bench,
@@ -327,11 +299,9 @@ def test_a_topics_replication_factor_is_reported_as_it_was_asked_for() -> None:
         )
         assert [len(each.replica_nodes) for each in described.topics[0].partitions] == [3, 3]
 
-    run(scenario)
 
-
-def test_a_replication_factor_that_makes_no_sense_is_refused() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_replication_factor_that_makes_no_sense_is_refused() -> None:
+    async with agent_bench() as bench:
         uneven = [CreatableReplicaAssignment(0, [1]), CreatableReplicaAssignment(1, [1, 2])]
         rows = await create(
             bench,
@@ -344,5 +314,3 @@ def test_a_replication_factor_that_makes_no_sense_is_refused() -> None:
             0, ErrorCode.INVALID_REPLICATION_FACTOR,
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         ]  # fmt: skip
-
-    run(scenario)

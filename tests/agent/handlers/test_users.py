@@ -14,7 +14,7 @@ from tailrace.kafka.messages.alter_user_scram_credentials import (
 )
 from tailrace.security.acls import Operation, ResourceType
 from tests.agent.handlers.test_delegation_tokens import allowed, ask
-from tests.support.agents import AgentBench, run
+from tests.support.agents import AgentBench, agent_bench
 
 ADMIN = (allowed(Operation.ALTER, ResourceType.CLUSTER, "kafka-cluster", "alice"),)
 
@@ -30,10 +30,11 @@ async def results(bench: AgentBench, *upsertions: ScramCredentialUpsertion) -> d
     return {row.user: row.error_code for row in (await ask(bench, request, acls=ADMIN)).results}
 
 
-def test_a_refused_user_keeps_its_own_error_while_the_sequencer_is_away(
+async def test_a_refused_user_keeps_its_own_error_while_the_sequencer_is_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
+
         async def away(_: Any) -> Any:
             raise SequencerUnavailable("there is no committer")
 
@@ -42,12 +43,8 @@ def test_a_refused_user_keeps_its_own_error_while_the_sequencer_is_away(
         assert found["weak"] == ErrorCode.UNACCEPTABLE_CREDENTIAL
         assert found["bob"] not in (ErrorCode.NONE, ErrorCode.UNACCEPTABLE_CREDENTIAL)
 
-    run(scenario)
 
-
-def test_a_user_that_is_altered_twice_does_not_stop_the_others() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_user_that_is_altered_twice_does_not_stop_the_others() -> None:
+    async with agent_bench() as bench:
         found = await results(bench, upsertion("twice"), upsertion("twice"), upsertion("bob"))
         assert found == {"twice": ErrorCode.DUPLICATE_RESOURCE, "bob": ErrorCode.NONE}
-
-    run(scenario)

@@ -64,7 +64,7 @@ from tests.agent.handlers.test_group_offsets import commit, located
 from tests.agent.handlers.test_produce import produce
 from tests.agent.handlers.test_transactions import started
 from tests.agent.tenants.neighbours import ACME, OTHER, Client
-from tests.support.agents import AgentBench, batch, run
+from tests.support.agents import AgentBench, agent_bench, batch
 from tests.support.transactions import TransactionalProducer
 
 LONG_LEASE = SequencerSettings(agent_lease_ms=86_400_000, agent_silence_ms=86_400_000)
@@ -133,8 +133,8 @@ async def offsets(bench: AgentBench, group: str = "g", **more: float) -> list[tu
 # --- positions and groups -----------------------------------------------------------------------------------
 
 
-def test_a_committed_position_is_copied_as_kafka_writes_it() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_committed_position_is_copied_as_kafka_writes_it() -> None:
+    async with agent_bench(LONG_LEASE) as bench:
         topic = await bench.topic()
         await keep(bench)
         await commit(bench, 9, (1, 5, "note"))
@@ -146,11 +146,9 @@ def test_a_committed_position_is_copied_as_kafka_writes_it() -> None:
         made = bench.services.catalog.snapshot.by_name[GROUPS].topic
         assert (made.partitions, made.configs["cleanup.policy"]) == (50, "compact,delete")
 
-    run(scenario, LONG_LEASE)
 
-
-def test_nothing_is_copied_unless_the_cluster_asks_for_it() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_nothing_is_copied_unless_the_cluster_asks_for_it() -> None:
+    async with agent_bench(LONG_LEASE) as bench:
         await bench.topic()
         await keep(bench, TRANSACTIONS)
         await commit(bench, 9, (1, 5, ""))
@@ -160,11 +158,9 @@ def test_nothing_is_copied_unless_the_cluster_asks_for_it() -> None:
         assert await copies(bench, TRANSACTIONS, "tx") == []
         assert set(bench.services.catalog.snapshot.by_name) == {"t"}
 
-    run(scenario, LONG_LEASE)
 
-
-def test_positions_that_are_deleted_have_tombstones() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_positions_that_are_deleted_have_tombstones() -> None:
+    async with agent_bench(LONG_LEASE) as bench:
         await bench.topic()
         await keep(bench)
         await commit(bench, 9, (0, 5, ""), (1, 6, ""))
@@ -180,11 +176,9 @@ def test_positions_that_are_deleted_have_tombstones() -> None:
         ]
         assert group == [None]
 
-    run(scenario, LONG_LEASE)
 
-
-def test_a_classic_group_is_copied_between_rebalances() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_classic_group_is_copied_between_rebalances() -> None:
+    async with agent_bench(LONG_LEASE) as bench:
         await bench.topic()
         await keep(bench)
         member_id = await joined(bench)
@@ -207,8 +201,6 @@ def test_a_classic_group_is_copied_between_rebalances() -> None:
         _, value = (await copies(bench, GROUPS, "g"))[-1]
         assert (value.generation, value.protocol, value.leader, value.members) == (2, None, None, [])
 
-    run(scenario, LONG_LEASE)
-
 
 def test_a_group_of_many_members_is_copied_in_steps() -> None:
     group = Group("g", phase=GroupPhase.STABLE, generation=1, protocol_type="consumer", protocol="range")
@@ -221,8 +213,8 @@ def test_a_group_of_many_members_is_copied_in_steps() -> None:
     assert [member.member_id for member in value.members] == list(group.members)
 
 
-def test_a_group_that_is_taken_up_is_copied_whole() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_group_that_is_taken_up_is_copied_whole() -> None:
+    async with agent_bench(LONG_LEASE) as bench:
         await bench.topic()
         await commit(bench, 9, (0, 5, ""), (1, 6, ""))
         await joined(bench)
@@ -235,15 +227,13 @@ def test_a_group_that_is_taken_up_is_copied_whole() -> None:
         assert [type(key) for key, _ in found] == [GroupMetadataKey, OffsetCommitKey, OffsetCommitKey]
         assert await offsets(bench) == [(0, 5), (1, 6)]
 
-    run(scenario, LONG_LEASE)
 
-
-def test_groups_with_members_are_copied_again_before_retention_takes_their_copies(
+async def test_groups_with_members_are_copied_again_before_retention_takes_their_copies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("agent.internal_topics.copy_queue.REFRESH_SECONDS", 6.0)
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench(LONG_LEASE) as bench:
         await bench.topic()
         await keep(bench)
         await commit(bench, 9, (0, 5, ""))
@@ -253,11 +243,9 @@ def test_groups_with_members_are_copied_again_before_retention_takes_their_copie
         await bench.advance(9)  # its session is over
         assert await offsets(bench, seconds=9) == [(0, 5), (0, 5), (0, 5)]
 
-    run(scenario, LONG_LEASE)
 
-
-def test_a_position_of_a_transaction_is_copied_when_it_is_the_groups() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_position_of_a_transaction_is_copied_when_it_is_the_groups() -> None:
+    async with agent_bench(LONG_LEASE) as bench:
         await bench.topic()
         await keep(bench)
         await commit(bench, 9, (0, 5, ""))
@@ -271,22 +259,18 @@ def test_a_position_of_a_transaction_is_copied_when_it_is_the_groups() -> None:
         assert await writer.end(commit=False) == 0
         assert await offsets(bench) == [(0, 5), (0, 7), (0, 7)]
 
-    run(scenario, LONG_LEASE)
 
-
-def test_several_commits_within_a_second_are_one_record() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_several_commits_within_a_second_are_one_record() -> None:
+    async with agent_bench(LONG_LEASE) as bench:
         await bench.topic()
         await keep(bench)
         for offset in range(10):
             await commit(bench, 9, (0, offset, ""))
         assert await offsets(bench) == [(0, 9)]
 
-    run(scenario, LONG_LEASE)
 
-
-def test_a_tenants_groups_are_copied_to_the_tenants_topic_under_the_names_of_its_clients() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_tenants_groups_are_copied_to_the_tenants_topic_under_the_names_of_its_clients() -> None:
+    async with agent_bench(LONG_LEASE) as bench:
         await bench.topic(ACME.stored("t"))
         await keep(bench)
         client = Client(bench)
@@ -317,15 +301,13 @@ def test_a_tenants_groups_are_copied_to_the_tenants_topic_under_the_names_of_its
         assert {topic.name: topic.is_internal for topic in shown} == {"t": False, GROUPS: True}
         assert (await Client(bench, OTHER).ask(ApiKey.METADATA, 12, MetadataRequest(None))).topics == []
 
-    run(scenario, LONG_LEASE)
-
 
 # --- transactional ids --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_newest", [True, False], ids=["version 2", "version 0"])
-def test_a_transactional_id_is_copied_at_each_step(is_newest: bool) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_transactional_id_is_copied_at_each_step(is_newest: bool) -> None:
+    async with agent_bench(LONG_LEASE) as bench:
         await bench.topic()
         await keep(bench)
         writer = await started(bench, is_newest)
@@ -344,11 +326,9 @@ def test_a_transactional_id_is_copied_at_each_step(is_newest: bool) -> None:
         assert open_.transaction_start_timestamp_ms > 0
         assert (ended.transaction_status, ended.transaction_partitions) == (4, [])
 
-    run(scenario, LONG_LEASE)
 
-
-def test_a_transaction_that_nobody_ends_is_copied_when_it_is_aborted() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_transaction_that_nobody_ends_is_copied_when_it_is_aborted() -> None:
+    async with agent_bench(LONG_LEASE) as bench:
         await bench.topic()
         await keep(bench)
         writer = TransactionalProducer(bench)
@@ -361,14 +341,12 @@ def test_a_transaction_that_nobody_ends_is_copied_when_it_is_aborted() -> None:
         (_, last) = (await copies(bench, TRANSACTIONS, "tx", seconds=15))[-1]
         assert last.transaction_status == STATUS[TransactionState.COMPLETE_ABORT]
 
-    run(scenario, LONG_LEASE)
-
 
 # --- failures -----------------------------------------------------------------------------------------------
 
 
-def test_a_copy_that_fails_blocks_nobody_and_is_made_later() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_copy_that_fails_blocks_nobody_and_is_made_later() -> None:
+    async with agent_bench(LONG_LEASE) as bench:
         await bench.topic()
         await keep(bench)
         bench.sequencer.failures = {"create_topic": 2, "fetch_offsets": 1, "transactions": 1}
@@ -380,11 +358,9 @@ def test_a_copy_that_fails_blocks_nobody_and_is_made_later() -> None:
         assert _counted(bench, "failed") == 4
         assert _counted(bench, "written") == 2
 
-    run(scenario, LONG_LEASE)
 
-
-def test_copies_that_are_not_stored_are_made_again() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_copies_that_are_not_stored_are_made_again() -> None:
+    async with agent_bench(LONG_LEASE) as bench:
         await bench.topic()
         await keep(bench)
         await commit(bench, 9, (0, 5, ""))
@@ -396,11 +372,9 @@ def test_copies_that_are_not_stored_are_made_again() -> None:
         bench.store.outage.end()
         assert (await offsets(bench, seconds=10))[-1] == (0, 6)
 
-    run(scenario, LONG_LEASE)
 
-
-def test_copies_that_fail_are_given_up_once_the_cluster_asks_for_none() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_copies_that_fail_are_given_up_once_the_cluster_asks_for_none() -> None:
+    async with agent_bench(LONG_LEASE) as bench:
         await bench.topic()
         await keep(bench)
         bench.sequencer.failures = {"create_topic": 1_000}
@@ -413,13 +387,11 @@ def test_copies_that_fail_are_given_up_once_the_cluster_asks_for_none() -> None:
         await bench.advance(8)
         assert _counted(bench, "failed") == failed > 0
 
-    run(scenario, LONG_LEASE)
 
-
-def test_changes_for_which_there_is_no_room_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_changes_for_which_there_is_no_room_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent.internal_topics.copy_queue.MAX_CHANGES", 2)
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench(LONG_LEASE) as bench:
         await bench.topic()
         await keep(bench)
         for _ in range(3):
@@ -429,18 +401,14 @@ def test_changes_for_which_there_is_no_room_are_counted(monkeypatch: pytest.Monk
         bench.services.copy_queue.whole_group("g")
         assert _counted(bench, "dropped") == 2
 
-    run(scenario, LONG_LEASE)
 
-
-def test_an_agent_that_drains_copies_what_is_left() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_agent_that_drains_copies_what_is_left() -> None:
+    async with agent_bench(LONG_LEASE) as bench:
         await bench.topic()
         await keep(bench)
         await commit(bench, 9, (0, 5, ""))
         await bench.until(asyncio.ensure_future(bench.services.copy_queue.close()))
         assert await offsets(bench, seconds=0.1) == [(0, 5)]
-
-    run(scenario, LONG_LEASE)
 
 
 def _counted(bench: AgentBench, outcome: str) -> float:
@@ -450,8 +418,8 @@ def _counted(bench: AgentBench, outcome: str) -> float:
 # --- what clients may do ------------------------------------------------------------------------------------
 
 
-def test_clients_cant_write_to_an_internal_topic() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_clients_cant_write_to_an_internal_topic() -> None:
+    async with agent_bench(LONG_LEASE) as bench:
         for name in (GROUPS, "acme~" + TRANSACTIONS):
             topic = await bench.topic(name, 1)
             for _ in range(3):  # also when it is as usual
@@ -466,11 +434,9 @@ def test_clients_cant_write_to_an_internal_topic() -> None:
             (fetched,) = rows_of(await fetch(bench, request_of(topic, (0, 0))))
             assert fetched.high_watermark == 0
 
-    run(scenario, LONG_LEASE)
 
-
-def test_an_internal_topic_says_that_it_is_one() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_internal_topic_says_that_it_is_one() -> None:
+    async with agent_bench(LONG_LEASE) as bench:
         await bench.topic()
         await bench.topic(GROUPS)
         for answer, key, version in (
@@ -484,18 +450,14 @@ def test_an_internal_topic_says_that_it_is_one() -> None:
             topics = (await bench.ask(key, version, answer)).topics
             assert {topic.name: topic.is_internal for topic in topics} == {"t": False, GROUPS: True}
 
-    run(scenario, LONG_LEASE)
 
-
-def test_an_internal_topic_that_is_kept_is_made_for_who_asks_for_it() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_internal_topic_that_is_kept_is_made_for_who_asks_for_it() -> None:
+    async with agent_bench(LONG_LEASE) as bench:
         await keep(bench, GROUPS)
         for name, partitions in ((GROUPS, 50), (TRANSACTIONS, 0)):
             request = MetadataRequest([MetadataRequestTopic(name=name)], True)
             (topic,) = (await bench.ask(ApiKey.METADATA, 12, request)).topics
             assert len(topic.partitions) == partitions
-
-    run(scenario, LONG_LEASE)
 
 
 @pytest.mark.parametrize(

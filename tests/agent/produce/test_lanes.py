@@ -24,7 +24,7 @@ from tailrace.batches.record_batch import read_header
 from tailrace.ids import TopicPartition
 from tailrace.kafka import ApiKey
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tests.support.agents import AgentBench, AwaitedSubmission, batch, run, settle
+from tests.support.agents import AgentBench, AwaitedSubmission, agent_bench, batch, run, settle
 from tests.support.faulty_store import FaultPlan, Faults, Latency, Operation
 
 LINGERING = {"quiet_ms": 60_000, "linger_ms": 250, "max_puts_per_second": 0.001}
@@ -84,8 +84,8 @@ def numbers(bench: AgentBench) -> list[tuple[int, bool]]:
 # --- acknowledgements ------------------------------------------------------------------------------------
 
 
-def test_nothing_is_acknowledged_before_its_commit_is_answered() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_nothing_is_acknowledged_before_its_commit_is_answered() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         bench.sequencer.may_commit.clear()
         submission = submit(bench, topic, batch(b"1"), batch(b"2", b"3"))
@@ -96,52 +96,44 @@ def test_nothing_is_acknowledged_before_its_commit_is_answered() -> None:
         await bench.until(submission.done)
         assert [each and each.base_offset for each in submission.results] == [0, 1]
 
-    run(scenario)
 
-
-def test_batches_of_more_partitions_than_a_commit_may_have_go_into_several_objects(
+async def test_batches_of_more_partitions_than_a_commit_may_have_go_into_several_objects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lanes, "MAX_BUFFERED_PARTITIONS", 10)
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench(SequencerSettings(max_runs_per_commit=10)) as bench:
         topic = await bench.topic(partitions=36)
         submissions = [submit(bench, topic, batch(b"x"), partition=each) for each in range(36)]
         results = [await result_of(bench, each) for each in submissions]
         assert [each.failure for each in results] == [None] * 36
         assert [len(commit.runs) for commit in bench.sequencer.commits] == [10, 10, 10, 6]
 
-    run(scenario, SequencerSettings(max_runs_per_commit=10))
 
-
-def test_batches_of_more_records_than_a_checkpoint_reserves_offsets_go_into_several_objects(
+async def test_batches_of_more_records_than_a_checkpoint_reserves_offsets_go_into_several_objects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lanes, "MAX_BUFFERED_RECORDS", 3)
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench(SequencerSettings(checkpoint_reservation=4)) as bench:
         topic = await bench.topic()
         submissions = [submit(bench, topic, batch(b"1", b"2")) for _ in range(5)]
         results = [await result_of(bench, each) for each in submissions]
         assert [each.base_offset for each in results] == [0, 2, 4, 6, 8]
         assert [len(commit.runs[0].batches) for commit in bench.sequencer.commits] == [2, 2, 1]
 
-    run(scenario, SequencerSettings(checkpoint_reservation=4))
 
-
-def test_nothing_is_committed_before_its_upload_is_done() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_nothing_is_committed_before_its_upload_is_done() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         bench.store.outage.begin(Operation.PUT)
         submission = submit(bench, topic, batch(b"1"))
         await bench.advance(1)
         assert not bench.sequencer.commits and not submission.done.done()
 
-    run(scenario)
 
-
-def test_a_store_that_fails_to_the_end_is_a_storage_failure_and_its_number_is_committed_empty() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_store_that_fails_to_the_end_is_a_storage_failure_and_its_number_is_committed_empty() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         bench.store.outage.begin(Operation.PUT)
         failed = await result_of(bench, submit(bench, topic, batch(b"lost")))
@@ -153,16 +145,14 @@ def test_a_store_that_fails_to_the_end_is_a_storage_failure_and_its_number_is_co
         assert stored.failure is None and stored.base_offset == 0
         assert numbers(bench) == [(0, False), (1, True)]
 
-    run(scenario)
 
-
-def test_a_lane_continues_sealing_after_an_unexpected_error(
+async def test_a_lane_continues_sealing_after_an_unexpected_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def breaks(*arguments: object, **named: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         with monkeypatch.context() as patched:
             patched.setattr(lanes, "next_seal", breaks)
@@ -171,22 +161,18 @@ def test_a_lane_continues_sealing_after_an_unexpected_error(
         stored = await result_of(bench, submit(bench, topic, batch(b"kept")))
         assert stored.failure is None and stored.base_offset == 0
 
-    run(scenario)
 
-
-def test_a_full_store_fails_at_once() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_full_store_fails_at_once() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         bench.store.outage.is_full = True
         failed = await result_of(bench, submit(bench, topic, batch(b"1")))
         assert failed.failure is not None and failed.failure.kind == "storage"
         assert numbers(bench) == [(0, False)]
 
-    run(scenario)
 
-
-def test_a_store_that_recovers_within_the_deadline_is_not_noticed() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_store_that_recovers_within_the_deadline_is_not_noticed() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         bench.store.outage.begin(Operation.PUT)
         submission = submit(bench, topic, batch(b"1"))
@@ -196,11 +182,9 @@ def test_a_store_that_recovers_within_the_deadline_is_not_noticed() -> None:
         assert result.failure is None and result.base_offset == 0
         assert numbers(bench) == [(0, True)]
 
-    run(scenario)
 
-
-def test_a_lost_answer_is_asked_for_again_with_the_same_number() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_lost_answer_is_asked_for_again_with_the_same_number() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         bench.sequencer.lose_answers = 3
         result = await result_of(bench, submit(bench, topic, batch(b"1")))
@@ -209,11 +193,9 @@ def test_a_lost_answer_is_asked_for_again_with_the_same_number() -> None:
         assert len({commit.object for commit in bench.sequencer.commits}) == 1
         assert await high_watermark(bench, topic) == 1
 
-    run(scenario)
 
-
-def test_past_the_commit_deadline_producers_retry_and_the_lane_continues_asking() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_past_the_commit_deadline_producers_retry_and_the_lane_continues_asking() -> None:
+    async with agent_bench(commit_deadline_ms=1_000) as bench:
         topic = await bench.topic()
         bench.sequencer.lose_answers = 1_000
         first = submit(bench, topic, batch(b"1"))
@@ -225,11 +207,9 @@ def test_past_the_commit_deadline_producers_retry_and_the_lane_continues_asking(
         assert later.failure is None and later.base_offset == 1, "the first was stored all the same"
         assert {number for number, _ in numbers(bench)} == {0, 1}
 
-    run(scenario, commit_deadline_ms=1_000)
 
-
-def test_producers_are_told_to_retry_at_the_commit_deadline_also_when_the_sequencer_says_nothing() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_producers_are_told_to_retry_at_the_commit_deadline_if_the_sequencer_says_nothing() -> None:
+    async with agent_bench(commit_deadline_ms=1_000) as bench:
         topic = await bench.topic()
         bench.sequencer.may_commit.clear()
         submission = submit(bench, topic, batch(b"1"))
@@ -240,13 +220,11 @@ def test_producers_are_told_to_retry_at_the_commit_deadline_also_when_the_sequen
         late = submission.results[0]
         assert late is not None and late.failure is not None and late.failure.kind == "timeout"
 
-    run(scenario, commit_deadline_ms=1_000)
 
-
-def test_a_number_whose_empty_commit_fails_in_an_unforeseen_way_does_not_block_the_later_ones(
+async def test_a_number_whose_empty_commit_fails_in_an_unforeseen_way_does_not_block_the_later_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         really_commit, failures = bench.sequencer.commit, 3
 
@@ -266,17 +244,13 @@ def test_a_number_whose_empty_commit_fails_in_an_unforeseen_way_does_not_block_t
         assert stored.failure is None and stored.base_offset == 0
         assert numbers(bench) == [(0, False), (1, True)]
 
-    run(scenario)
 
-
-def test_answered_numbers_are_sent_so_that_they_may_be_forgotten() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_answered_numbers_are_sent_so_that_they_may_be_forgotten() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         for value in (b"1", b"2", b"3"):
             await result_of(bench, submit(bench, topic, batch(value)))
         assert [commit.answered_below for commit in bench.sequencer.commits] == [0, 1, 2]
-
-    run(scenario)
 
 
 # --- what is held while nobody answers -----------------------------------------------------------------
@@ -309,8 +283,8 @@ class Watched:
         return sum(not submission.done.done() for submission in self.submissions)
 
 
-def test_two_minutes_without_a_sequencer_keep_no_bytes_but_of_producers_that_wait() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_two_minutes_without_a_sequencer_keep_no_bytes_but_of_producers_that_wait() -> None:
+    async with agent_bench(max_unanswered_commits=16) as bench:
         watched = Watched(bench, await bench.topic())
         bench.sequencer.is_away = True
         cached = bench.cache.settings.memory_bytes
@@ -332,10 +306,8 @@ def test_two_minutes_without_a_sequencer_keep_no_bytes_but_of_producers_that_wai
         assert stored is not None and stored.failure is None
         assert bench.lane.unanswered_commits == 0
 
-    run(scenario, max_unanswered_commits=16)
 
-
-def test_the_cache_keeps_many_small_batches_as_one_copy() -> None:
+async def test_the_cache_keeps_many_small_batches_as_one_copy() -> None:
     def is_viewed(frame: bytearray) -> bool:
         gc.collect()
         try:
@@ -358,7 +330,7 @@ def test_the_cache_keeps_many_small_batches_as_one_copy() -> None:
         )
         assert await bench.lane.flush(5) and submission.done.done()
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench(**LINGERING) as bench:
         topic = await bench.topic()
         spend_early_puts(bench)
         small = [bytearray(batch(b"1")) for _ in range(50)]
@@ -368,11 +340,9 @@ def test_the_cache_keeps_many_small_batches_as_one_copy() -> None:
         await stored(bench, topic, large)
         assert is_viewed(large[0]), "large ones stay as they came"
 
-    run(scenario, **LINGERING)
 
-
-def test_an_upload_that_fails_lets_its_bytes_go_while_its_number_is_not_committed() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_upload_that_fails_lets_its_bytes_go_while_its_number_is_not_committed() -> None:
+    async with agent_bench() as bench:
         watched = Watched(bench, await bench.topic())
         bench.sequencer.may_commit.clear()
         bench.store.outage.is_full = True
@@ -381,11 +351,9 @@ def test_an_upload_that_fails_lets_its_bytes_go_while_its_number_is_not_committe
         assert watched.waiting == 0 and watched.held_bytes == 0
         assert bench.lane.unanswered_commits == 1
 
-    run(scenario)
 
-
-def test_past_the_bound_of_unanswered_commits_nothing_is_sealed_and_producers_are_told_to_retry() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_past_the_bound_of_unanswered_commits_nothing_is_sealed_and_producers_must_retry() -> None:
+    async with agent_bench(flush_bytes=64 * 1024, max_unanswered_commits=4, **LINGERING) as bench:
         topic = await bench.topic()
         bench.sequencer.may_commit.clear()
         for _ in range(4):  # each is one buffer
@@ -403,11 +371,9 @@ def test_past_the_bound_of_unanswered_commits_nothing_is_sealed_and_producers_ar
         stored = await result_of(bench, submit(bench, topic, batch(b"2")))
         assert stored.failure is None and stored.base_offset == 4
 
-    run(scenario, flush_bytes=64 * 1024, max_unanswered_commits=4, **LINGERING)
 
-
-def test_a_full_buffer_is_sealed_the_moment_that_there_is_a_number_for_it() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_full_buffer_is_sealed_the_moment_that_there_is_a_number_for_it() -> None:
+    async with agent_bench(flush_bytes=64 * 1024, max_unanswered_commits=2, **LINGERING) as bench:
         topic = await bench.topic()
         bench.sequencer.may_commit.clear()
         for _ in range(3):  # each is one buffer
@@ -418,11 +384,9 @@ def test_a_full_buffer_is_sealed_the_moment_that_there_is_a_number_for_it() -> N
         await settle()  # no time passes
         assert flushes(bench) == {"size": 3.0} and not bench.lane.buffered_bytes
 
-    run(scenario, flush_bytes=64 * 1024, max_unanswered_commits=2, **LINGERING)
 
-
-def test_past_half_of_the_bound_buffers_linger() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_past_half_of_the_bound_buffers_linger() -> None:
+    async with agent_bench(max_unanswered_commits=4, linger_ms=500) as bench:
         topic = await bench.topic()
         bench.store.plan = A_PUT_TAKES_A_SECOND
         for _ in range(8):
@@ -432,14 +396,12 @@ def test_past_half_of_the_bound_buffers_linger() -> None:
         await bench.advance(0.4, 0.01)
         assert flushes(bench) == {"idle": 1.0, "quiet": 1.0, "linger": 1.0}
 
-    run(scenario, max_unanswered_commits=4, linger_ms=500)
-
 
 # --- order -------------------------------------------------------------------------------------------------
 
 
-def test_a_partition_keeps_the_order_of_arrival_even_where_later_uploads_are_faster() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_partition_keeps_the_order_of_arrival_even_where_later_uploads_are_faster() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         bench.store.outage.begin(Operation.PUT, prefix=bench.lane._session.prefix + "0" * 12)  # type: ignore[union-attr]
         first = submit(bench, topic, batch(b"1"))
@@ -452,14 +414,12 @@ def test_a_partition_keeps_the_order_of_arrival_even_where_later_uploads_are_fas
         assert (await result_of(bench, first)).base_offset == 0
         assert (await result_of(bench, second)).base_offset == 1
 
-    run(scenario)
-
 
 # --- sealing -----------------------------------------------------------------------------------------------
 
 
-def test_a_buffer_is_sealed_at_its_linger_and_no_earlier() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_buffer_is_sealed_at_its_linger_and_no_earlier() -> None:
+    async with agent_bench(**LINGERING) as bench:
         topic = await bench.topic()
         spend_early_puts(bench)
         first = submit(bench, topic, batch(b"1"))
@@ -471,11 +431,9 @@ def test_a_buffer_is_sealed_at_its_linger_and_no_earlier() -> None:
         assert (await result_of(bench, first)).base_offset == 0
         assert (await result_of(bench, second)).base_offset == 1
 
-    run(scenario, **LINGERING)
 
-
-def test_a_full_buffer_is_sealed_at_once() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_full_buffer_is_sealed_at_once() -> None:
+    async with agent_bench(flush_bytes=64 * 1024, **LINGERING) as bench:
         topic = await bench.topic()
         spend_early_puts(bench)
         submission = submit(bench, topic, batch(b"x" * 40_000), batch(b"y" * 40_000))
@@ -483,11 +441,9 @@ def test_a_full_buffer_is_sealed_at_once() -> None:
         await settle()
         assert submission.done.done()
 
-    run(scenario, flush_bytes=64 * 1024, **LINGERING)
 
-
-def test_an_idle_lane_seals_at_once_and_a_busy_one_when_it_is_quiet() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_idle_lane_seals_at_once_and_a_busy_one_when_it_is_quiet() -> None:
+    async with agent_bench(quiet_ms=20, linger_ms=1_000) as bench:
         topic = await bench.topic()
         bench.store.plan = A_PUT_TAKES_A_SECOND
         submit(bench, topic, batch(b"1"))
@@ -501,11 +457,9 @@ def test_an_idle_lane_seals_at_once_and_a_busy_one_when_it_is_quiet() -> None:
         await bench.advance(0.01, 0.005)
         assert flushes(bench) == {"idle": 1.0, "quiet": 1.0}
 
-    run(scenario, quiet_ms=20, linger_ms=1_000)
 
-
-def test_batches_received_during_a_put_and_its_commit_are_the_next_object() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_batches_received_during_a_put_and_its_commit_are_the_next_object() -> None:
+    async with agent_bench(quiet_ms=60_000, linger_ms=60_000, max_puts_per_second=None) as bench:
         topic = await bench.topic()
         bench.store.plan = A_PUT_TAKES_A_SECOND
         bench.sequencer.may_commit.clear()
@@ -519,11 +473,9 @@ def test_batches_received_during_a_put_and_its_commit_are_the_next_object() -> N
         await settle()
         assert flushes(bench) == {"idle": 2.0} and not bench.lane.buffered_bytes
 
-    run(scenario, quiet_ms=60_000, linger_ms=60_000, max_puts_per_second=None)
 
-
-def test_a_commit_that_takes_long_holds_nothing_up_past_its_linger() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_commit_that_takes_long_holds_nothing_up_past_its_linger() -> None:
+    async with agent_bench(linger_ms=250, max_puts_per_second=None) as bench:
         topic = await bench.topic()
         bench.sequencer.may_commit.clear()
         submit(bench, topic, batch(b"1"))
@@ -533,8 +485,6 @@ def test_a_commit_that_takes_long_holds_nothing_up_past_its_linger() -> None:
         assert flushes(bench) == {"idle": 1.0}
         await bench.advance(0.02, 0.01)
         assert flushes(bench) == {"idle": 1.0, "linger": 1.0}
-
-    run(scenario, linger_ms=250, max_puts_per_second=None)
 
 
 def puts_in_ten_seconds(url: str) -> float:
@@ -558,8 +508,8 @@ def test_on_s3_five_puts_a_second_are_made_by_default_and_on_a_folder_as_many_as
     assert puts_in_ten_seconds("/var/lib/tailrace/objects") == 500
 
 
-def test_topics_share_objects_and_the_strictest_batch_that_waits_decides_when_one_is_sealed() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_topics_share_objects_and_the_strictest_batch_that_waits_decides_when_one_is_sealed() -> None:
+    async with agent_bench(linger_ms=250, quiet_ms=10, put_dollars_per_1000=0.005) as bench:
         for name in ("cost", "fast"):
             await bench.topic(name, tailrace_latency=name)
         bench.store.plan = A_PUT_TAKES_A_SECOND
@@ -575,16 +525,14 @@ def test_topics_share_objects_and_the_strictest_batch_that_waits_decides_when_on
             await bench.until(each)
         assert sum(flushes(bench).values()) == 2
 
-    run(scenario, linger_ms=250, quiet_ms=10, put_dollars_per_1000=0.005)
-
 
 async def produce(bench: AgentBench, topic: str) -> None:
     data = [TopicProduceData(topic, partition_data=[PartitionProduceData(0, memoryview(batch(b"x")))])]
     await bench.ask(ApiKey.PRODUCE, 9, ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=data))
 
 
-def test_an_agent_that_lost_its_share_seals_early_at_a_tenth_of_it() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_agent_that_lost_its_share_seals_early_at_a_tenth_of_it() -> None:
+    async with agent_bench(max_puts_per_second=None) as bench:
         lanes, budgets = bench.services.lanes, bench.lane._budgets
         lanes.take_share(Share(early_puts=4.0))
         spend_early_puts(bench)
@@ -594,8 +542,6 @@ def test_an_agent_that_lost_its_share_seals_early_at_a_tenth_of_it() -> None:
             lanes.lose_share()
         assert budgets.early_puts.wait(1, bench.clock.monotonic()) == 2.5
 
-    run(scenario, max_puts_per_second=None)
-
 
 def test_a_budget_of_puts_that_was_set_holds_on_every_store() -> None:
     settings = AgentSettings(max_puts_per_second=7)
@@ -603,8 +549,8 @@ def test_a_budget_of_puts_that_was_set_holds_on_every_store() -> None:
     assert settings.on_store("/data", 0.005).max_puts_per_second == 7
 
 
-def test_early_sealing_stays_within_its_budget_of_puts() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_early_sealing_stays_within_its_budget_of_puts() -> None:
+    async with agent_bench(quiet_ms=0, linger_ms=5_000, max_puts_per_second=2) as bench:
         topic = await bench.topic()
         for _ in range(100):
             submit(bench, topic, batch(b"1"))
@@ -613,11 +559,9 @@ def test_early_sealing_stays_within_its_budget_of_puts() -> None:
         assert sealed.get("linger", 0) == 0
         assert 8 <= sealed["idle"] + sealed.get("quiet", 0) <= 12, "two a second, in five seconds"
 
-    run(scenario, quiet_ms=0, linger_ms=5_000, max_puts_per_second=2)
 
-
-def test_many_small_partitions_linger_longer_when_their_rows_are_over_the_budget() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_many_small_partitions_linger_longer_when_their_rows_are_over_the_budget() -> None:
+    async with agent_bench(quiet_ms=0, linger_ms=200, max_rows_per_second=16) as bench:
         topic = await bench.topic(partitions=8)
         for _ in range(80):
             for partition in range(8):
@@ -628,14 +572,12 @@ def test_many_small_partitions_linger_longer_when_their_rows_are_over_the_budget
         assert rows <= 16 * 4 + 2 * 16, "sixteen a second, in four seconds, after as many at once"
         assert sum(sealed.values()) >= 4, "and none waits for ever"
 
-    run(scenario, quiet_ms=0, linger_ms=200, max_rows_per_second=16)
-
 
 # --- sessions -------------------------------------------------------------------------------------------------
 
 
-def test_a_closed_session_fails_what_it_held_and_another_is_opened_at_once() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_closed_session_fails_what_it_held_and_another_is_opened_at_once() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         before = bench.lane._session
         assert before is not None
@@ -647,11 +589,9 @@ def test_a_closed_session_fails_what_it_held_and_another_is_opened_at_once() -> 
         after = bench.lane._session
         assert after is not None and after.session_id != before.session_id and after.prefix != before.prefix
 
-    run(scenario)
 
-
-def test_no_object_is_put_when_the_lease_is_about_to_expire() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_no_object_is_put_when_the_lease_is_about_to_expire() -> None:
+    async with agent_bench(SequencerSettings(session_lease_ms=4_000), upload_deadline_ms=1_000) as bench:
         topic = await bench.topic()
         await bench.advance(1.1)
         bench.sequencer.is_away = True
@@ -661,13 +601,12 @@ def test_no_object_is_put_when_the_lease_is_about_to_expire() -> None:
         assert failed.failure is not None and "lease" in failed.failure.message
         assert not [info async for info in bench.objects.list("")]
 
-    run(scenario, SequencerSettings(session_lease_ms=4_000), upload_deadline_ms=1_000)
 
-
-def test_a_session_is_kept_also_after_an_unexpected_answer(
+async def test_a_session_is_kept_also_after_an_unexpected_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
+
         async def refuse(request: SessionRef) -> SessionGrant:
             monkeypatch.undo()  # the next one is answered
             raise LimitReached("no more of it (by the test)")
@@ -679,11 +618,9 @@ def test_a_session_is_kept_also_after_an_unexpected_answer(
         await bench.advance(7)
         assert bench.lane._session is session and session.no_put_after > before
 
-    run(scenario)
 
-
-def test_an_old_session_is_rotated_with_nothing_lost() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_old_session_is_rotated_with_nothing_lost() -> None:
+    async with agent_bench(session_rotation_seconds=2) as bench:
         topic = await bench.topic()
         first = bench.lane._session
         for number in range(12):
@@ -694,11 +631,9 @@ def test_an_old_session_is_rotated_with_nothing_lost() -> None:
         with pytest.raises(Exception, match="session"):
             await bench.sequencer.inner.renew_session(SessionRef(first.session_id))
 
-    run(scenario, session_rotation_seconds=2)
 
-
-def test_closing_ends_in_time_whatever_the_sequencer_does() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_closing_ends_in_time_whatever_the_sequencer_does() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         bench.sequencer.may_commit.clear()
         bench.sequencer.is_away = True
@@ -712,11 +647,9 @@ def test_closing_ends_in_time_whatever_the_sequencer_does() -> None:
         told = submission.results[0]
         assert told is not None and told.failure is not None
 
-    run(scenario)
 
-
-def test_a_close_that_was_given_up_can_be_done_again() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_close_that_was_given_up_can_be_done_again() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         bench.sequencer.may_commit.clear()
         submission = submit(bench, topic, batch(b"1"))
@@ -728,11 +661,9 @@ def test_a_close_that_was_given_up_can_be_done_again() -> None:
         await bench.lane.close(2)
         assert submission.done.done() and bench.lane.unanswered_commits == 0
 
-    run(scenario)
 
-
-def test_closing_flushes_and_refuses_what_comes_after() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_closing_flushes_and_refuses_what_comes_after() -> None:
+    async with agent_bench(**LINGERING) as bench:
         topic = await bench.topic()
         spend_early_puts(bench)
         submission = submit(bench, topic, batch(b"1"))
@@ -740,8 +671,6 @@ def test_closing_flushes_and_refuses_what_comes_after() -> None:
         assert submission.done.done() and flushes(bench) == {"drain": 1.0}
         refused = await result_of(bench, submit(bench, topic, batch(b"2")))
         assert refused.failure is not None and refused.failure.kind == "timeout"
-
-    run(scenario, **LINGERING)
 
 
 # --- gaps ------------------------------------------------------------------------------------------------------
@@ -755,8 +684,8 @@ def objects_of(bench: AgentBench) -> Sequence[object]:
     return [commit.object and commit.object.object_id for commit in bench.sequencer.commits]
 
 
-def test_a_gap_is_retried_by_reference_until_the_missing_sequence_comes() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_gap_is_retried_by_reference_until_the_missing_sequence_comes() -> None:
+    async with agent_bench() as bench:
         topic, producer = await bench.topic(), await producer_of(bench)
         early = submit(bench, topic, batch(b"2", producer=producer, sequence=1))
         await bench.advance(1)
@@ -768,11 +697,9 @@ def test_a_gap_is_retried_by_reference_until_the_missing_sequence_comes() -> Non
         assert (closed.error, closed.base_offset) == (BatchError.NONE, 1)
         assert len([info async for info in bench.objects.list("")]) == 2
 
-    run(scenario)
 
-
-def test_gaps_behind_a_gap_close_in_order() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_gaps_behind_a_gap_close_in_order() -> None:
+    async with agent_bench() as bench:
         topic, producer = await bench.topic(), await producer_of(bench)
         waiting = [
             submit(bench, topic, batch(b"v", producer=producer, sequence=sequence)) for sequence in (1, 2, 3)
@@ -781,11 +708,9 @@ def test_gaps_behind_a_gap_close_in_order() -> None:
         submit(bench, topic, batch(b"v", producer=producer, sequence=0))
         assert [(await result_of(bench, each)).base_offset for each in waiting] == [1, 2, 3]
 
-    run(scenario)
 
-
-def test_a_gap_that_never_closes_is_answered_after_its_deadline() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_gap_that_never_closes_is_answered_after_its_deadline() -> None:
+    async with agent_bench(gap_deadline_ms=1_000) as bench:
         topic, producer = await bench.topic(), await producer_of(bench)
         early = submit(bench, topic, batch(b"2", producer=producer, sequence=7))
         await bench.advance(0.9)
@@ -793,8 +718,6 @@ def test_a_gap_that_never_closes_is_answered_after_its_deadline() -> None:
         refused = await result_of(bench, early)
         assert refused.error in (BatchError.SEQUENCE_GAP, BatchError.UNKNOWN_PRODUCER_ID)
         assert await high_watermark(bench, topic) == 0
-
-    run(scenario, gap_deadline_ms=1_000)
 
 
 def test_a_gap_that_never_closes_gets_its_own_error_also_when_commits_take_long() -> None:
@@ -810,8 +733,8 @@ def test_a_gap_that_never_closes_gets_its_own_error_also_when_commits_take_long(
         run(scenario, gap_deadline_ms=deadline_ms)
 
 
-def test_a_gap_gets_the_error_of_its_last_attempt() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_gap_gets_the_error_of_its_last_attempt() -> None:
+    async with agent_bench(gap_deadline_ms=2_000) as bench:
         topic, producer = await bench.topic(), await producer_of(bench)
         early = submit(bench, topic, batch(b"8", producer=producer, sequence=7))
         await bench.advance(0.2)
@@ -819,11 +742,9 @@ def test_a_gap_gets_the_error_of_its_last_attempt() -> None:
         assert (await result_of(bench, first)).error is BatchError.NONE
         assert (await result_of(bench, early)).error is BatchError.SEQUENCE_GAP
 
-    run(scenario, gap_deadline_ms=2_000)
 
-
-def test_a_gap_gets_a_retriable_error_when_its_lane_closes_before_its_deadline() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_gap_gets_a_retriable_error_when_its_lane_closes_before_its_deadline() -> None:
+    async with agent_bench(gap_deadline_ms=60_000) as bench:
         topic, producer = await bench.topic(), await producer_of(bench)
         early = submit(bench, topic, batch(b"2", producer=producer, sequence=7))
         await bench.advance(0.5)
@@ -833,11 +754,9 @@ def test_a_gap_gets_a_retriable_error_when_its_lane_closes_before_its_deadline()
         told = early.results[0]
         assert told is not None and told.failure is not None and told.failure.kind == "timeout"
 
-    run(scenario, gap_deadline_ms=60_000)
 
-
-def test_a_gap_gets_a_retriable_error_at_its_deadline_also_when_the_sequencer_is_away() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_gap_gets_a_retriable_error_at_its_deadline_also_when_the_sequencer_is_away() -> None:
+    async with agent_bench(gap_deadline_ms=1_000) as bench:
         topic, producer = await bench.topic(), await producer_of(bench)
         early = submit(bench, topic, batch(b"2", producer=producer, sequence=7))
         await bench.advance(0.1)
@@ -847,11 +766,9 @@ def test_a_gap_gets_a_retriable_error_at_its_deadline_also_when_the_sequencer_is
         told = early.results[0]
         assert told is not None and told.failure is not None and told.failure.kind == "timeout"
 
-    run(scenario, gap_deadline_ms=1_000)
 
-
-def test_a_gap_gets_a_retriable_error_when_its_object_is_gone() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_gap_gets_a_retriable_error_when_its_object_is_gone() -> None:
+    async with agent_bench(SequencerSettings(deletion_grace_ms=1_000), gap_deadline_ms=60_000) as bench:
         topic, producer = await bench.topic(), await producer_of(bench)
         early = batch(b"2", producer=producer, sequence=1)
         waiting = submit(bench, topic, early)
@@ -860,11 +777,9 @@ def test_a_gap_gets_a_retriable_error_when_its_object_is_gone() -> None:
         submit(bench, topic, batch(b"1", producer=producer, sequence=0))
         assert (await result_of(bench, submit(bench, topic, early))).base_offset == 1
 
-    run(scenario, SequencerSettings(deletion_grace_ms=1_000), gap_deadline_ms=60_000)
 
-
-def test_a_batch_sent_twice_is_stored_once_and_both_answers_have_its_offset() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_batch_sent_twice_is_stored_once_and_both_answers_have_its_offset() -> None:
+    async with agent_bench() as bench:
         topic, producer = await bench.topic(), await producer_of(bench)
         data = batch(b"1", b"2", producer=producer, sequence=0)
         assert (await result_of(bench, submit(bench, topic, data))).base_offset == 0
@@ -872,16 +787,12 @@ def test_a_batch_sent_twice_is_stored_once_and_both_answers_have_its_offset() ->
         assert (again.error, again.base_offset) == (BatchError.DUPLICATE, 0)
         assert await high_watermark(bench, topic) == 2
 
-    run(scenario)
 
-
-def test_a_failed_waiter_does_not_stop_the_lane() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_failed_waiter_does_not_stop_the_lane() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         gone = submit(bench, topic, batch(b"1"))
         waiting = asyncio.ensure_future(asyncio.shield(gone.done))
         waiting.cancel()
         await settle()
         assert (await result_of(bench, submit(bench, topic, batch(b"2")))).base_offset == 1
-
-    run(scenario)

@@ -24,7 +24,7 @@ from tailrace.configs.topic_config import (
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.agent.produce.test_lanes import high_watermark, objects_of
 from tests.agent.test_produce_fast_path import Client, produce
-from tests.support.agents import AgentBench, batch, context, run, settle
+from tests.support.agents import AgentBench, agent_bench, batch, context, settle
 from tests.support.faulty_store import FaultPlan, Faults, Latency, Operation
 
 A_PUT_TAKES_A_SECOND = FaultPlan(put=Faults(latency=Latency(1_000, 1_000)))
@@ -69,8 +69,8 @@ def lost(bench: AgentBench) -> dict[str, tuple[float, float]]:
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-def test_a_batch_is_answered_on_receipt_and_read_after_its_commit_alone(acks: int) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_batch_is_answered_on_receipt_and_read_after_its_commit_alone(acks: int) -> None:
+    async with agent_bench() as bench:
         topic = await async_topic(bench)
         bench.sequencer.may_commit.clear()
         assert await send(bench, batch(b"1", b"2"), acks=acks) == (0, -1)
@@ -81,11 +81,9 @@ def test_a_batch_is_answered_on_receipt_and_read_after_its_commit_alone(acks: in
         assert await high_watermark(bench, topic) == 2
         assert lost(bench) == {}
 
-    run(scenario)
 
-
-def test_requests_like_their_connections_last_one_are_answered_on_receipt_too() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_requests_like_their_connections_last_one_are_answered_on_receipt_too() -> None:
+    async with agent_bench() as bench:
         topic = await async_topic(bench)
         client = Client(bench, budget=bench.memory)
         client.feed(produce() * 2)
@@ -98,11 +96,9 @@ def test_requests_like_their_connections_last_one_are_answered_on_receipt_too() 
         assert await high_watermark(bench, topic) == 5
         assert bench.memory.used == 0
 
-    run(scenario)
 
-
-def test_a_request_to_both_kinds_of_topic_waits_for_the_commit() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_request_to_both_kinds_of_topic_waits_for_the_commit() -> None:
+    async with agent_bench() as bench:
         await async_topic(bench)
         await bench.topic("sync")
         client = Client(bench)
@@ -119,11 +115,9 @@ def test_a_request_to_both_kinds_of_topic_waits_for_the_commit() -> None:
         rows = [topic.partition_responses[0].base_offset for topic in answered[0].response().responses]
         assert rows == [-1, 0]
 
-    run(scenario)
 
-
-def test_a_batch_answered_on_receipt_stays_charged_until_its_commit() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_batch_answered_on_receipt_stays_charged_until_its_commit() -> None:
+    async with agent_bench() as bench:
         await async_topic(bench)
         data = batch(b"v" * 1000)
         bench.sequencer.may_commit.clear()
@@ -135,11 +129,9 @@ def test_a_batch_answered_on_receipt_stays_charged_until_its_commit() -> None:
         await bench.advance(1)
         assert bench.memory.used == 0
 
-    run(scenario)
 
-
-def test_an_upload_that_misses_its_deadline_is_counted_with_one_warning_in_30_seconds() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_upload_that_misses_its_deadline_is_counted_with_one_warning_in_30_seconds() -> None:
+    async with agent_bench(upload_deadline_ms=1_000) as bench:
         await async_topic(bench)
         with structlog.testing.capture_logs() as logs:
             bench.store.outage.begin(Operation.PUT)
@@ -156,11 +148,9 @@ def test_an_upload_that_misses_its_deadline_is_counted_with_one_warning_in_30_se
             assert [entry["records"] for entry in logs if "were acknowledged" in entry["event"]] == [2, 5]
         assert bench.memory.used == 0
 
-    run(scenario, upload_deadline_ms=1_000)
 
-
-def test_a_batch_whose_commit_is_late_is_not_lost() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_batch_whose_commit_is_late_is_not_lost() -> None:
+    async with agent_bench(commit_deadline_ms=1_000) as bench:
         topic = await async_topic(bench)
         bench.sequencer.may_commit.clear()
         assert await send(bench, batch(b"1")) == (0, -1)
@@ -171,11 +161,9 @@ def test_a_batch_whose_commit_is_late_is_not_lost() -> None:
         assert await high_watermark(bench, topic) == 1
         assert lost(bench) == {} and bench.memory.used == 0
 
-    run(scenario, commit_deadline_ms=1_000)
 
-
-def test_a_lost_batch_leaves_a_gap_that_those_behind_it_skip() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_lost_batch_leaves_a_gap_that_those_behind_it_skip() -> None:
+    async with agent_bench(gap_deadline_ms=1_000) as bench:
         topic, producer = await async_topic(bench), await producer_of(bench)
         for sequence in (0, 2, 3):
             assert await send(bench, batch(b"v", producer=producer, sequence=sequence)) == (0, -1)
@@ -188,11 +176,9 @@ def test_a_lost_batch_leaves_a_gap_that_those_behind_it_skip() -> None:
         assert await high_watermark(bench, topic) == 4
         assert lost(bench) == {} and len(set(objects_of(bench))) == 2
 
-    run(scenario, gap_deadline_ms=1_000)
 
-
-def test_a_gap_whose_retry_has_no_answer_at_its_deadline_is_skipped_and_not_lost() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_gap_whose_retry_has_no_answer_at_its_deadline_is_skipped_and_not_lost() -> None:
+    async with agent_bench(gap_deadline_ms=1_000) as bench:
         topic, producer = await async_topic(bench), await producer_of(bench)
         for sequence in (0, 2):
             assert await send(bench, batch(b"v", producer=producer, sequence=sequence)) == (0, -1)
@@ -205,11 +191,9 @@ def test_a_gap_whose_retry_has_no_answer_at_its_deadline_is_skipped_and_not_lost
         assert await high_watermark(bench, topic) == 2
         assert lost(bench) == {} and bench.memory.used == 0
 
-    run(scenario, gap_deadline_ms=1_000)
 
-
-def test_a_gap_is_skipped_while_its_object_can_still_be_named() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_gap_is_skipped_while_its_object_can_still_be_named() -> None:
+    async with agent_bench(SequencerSettings(deletion_grace_ms=8_000), gap_deadline_ms=60_000) as bench:
         topic, producer = await async_topic(bench), await producer_of(bench)
         for sequence in (0, 2):
             assert await send(bench, batch(b"v", producer=producer, sequence=sequence)) == (0, -1)
@@ -217,11 +201,9 @@ def test_a_gap_is_skipped_while_its_object_can_still_be_named() -> None:
         assert await high_watermark(bench, topic) == 2
         assert lost(bench) == {}
 
-    run(scenario, SequencerSettings(deletion_grace_ms=8_000), gap_deadline_ms=60_000)
 
-
-def test_a_missing_batch_that_comes_in_time_is_stored_before_those_behind_it() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_missing_batch_that_comes_in_time_is_stored_before_those_behind_it() -> None:
+    async with agent_bench(gap_deadline_ms=1_000) as bench:
         topic, producer = await async_topic(bench), await producer_of(bench)
         await send(bench, batch(b"second", producer=producer, sequence=1))
         await bench.advance(0.5)
@@ -230,11 +212,9 @@ def test_a_missing_batch_that_comes_in_time_is_stored_before_those_behind_it() -
         assert await high_watermark(bench, topic) == 2
         assert lost(bench) == {}
 
-    run(scenario, gap_deadline_ms=1_000)
 
-
-def test_a_batch_that_comes_twice_is_stored_once() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_batch_that_comes_twice_is_stored_once() -> None:
+    async with agent_bench() as bench:
         topic, producer = await async_topic(bench), await producer_of(bench)
         for _ in range(3):
             assert await send(bench, batch(b"v", producer=producer, sequence=0)) == (0, -1)
@@ -242,11 +222,9 @@ def test_a_batch_that_comes_twice_is_stored_once() -> None:
         assert await high_watermark(bench, topic) == 1
         assert lost(bench) == {}
 
-    run(scenario)
 
-
-def test_a_batch_of_an_old_epoch_is_not_stored_and_counted() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_batch_of_an_old_epoch_is_not_stored_and_counted() -> None:
+    async with agent_bench(gap_deadline_ms=1_000) as bench:
         topic, producer = await async_topic(bench), await producer_of(bench)
         await send(bench, batch(b"v", producer=producer, epoch=1, sequence=0))
         await bench.advance(0.3)
@@ -255,11 +233,9 @@ def test_a_batch_of_an_old_epoch_is_not_stored_and_counted() -> None:
         assert await high_watermark(bench, topic) == 1
         assert lost(bench) == {"invalid_producer_epoch": (1, 2)}
 
-    run(scenario, gap_deadline_ms=1_000)
 
-
-def test_acks_0_and_other_topics_are_as_ever() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_acks_0_and_other_topics_are_as_ever() -> None:
+    async with agent_bench() as bench:
         await async_topic(bench)
         await bench.topic("sync")
         bench.store.plan = A_PUT_TAKES_A_SECOND
@@ -267,28 +243,22 @@ def test_acks_0_and_other_topics_are_as_ever() -> None:
         assert await send(bench, batch(b"v"), topic="sync") is None
         assert bench.memory.used == 0
 
-    run(scenario)
 
-
-def test_a_draining_agent_commits_what_it_acknowledged() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_draining_agent_commits_what_it_acknowledged() -> None:
+    async with agent_bench(quiet_ms=60_000, linger_ms=30_000, max_puts_per_second=0.001) as bench:
         topic = await async_topic(bench)
         assert await send(bench, batch(b"v")) == (0, -1)
         closing = bench.lane.close(5)
         await closing
         assert await high_watermark(bench, topic) == 1
 
-    run(scenario, quiet_ms=60_000, linger_ms=30_000, max_puts_per_second=0.001)
 
-
-def test_a_batch_is_refused_and_not_acknowledged_where_no_buffer_takes_it() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_batch_is_refused_and_not_acknowledged_where_no_buffer_takes_it() -> None:
+    async with agent_bench() as bench:
         await async_topic(bench)
         await bench.lane.close(5)
         code, _ = await send(bench, batch(b"v")) or (0, 0)
         assert code != 0 and lost(bench) == {} and bench.memory.used == 0
-
-    run(scenario)
 
 
 def test_the_config_is_one_of_two_values_and_has_a_default_of_the_cluster() -> None:
@@ -330,8 +300,8 @@ def test_a_stored_value_that_this_version_does_not_know_is_the_default_with_one_
 
 
 @pytest.mark.parametrize("size", [200, 20_000])
-def test_a_producer_that_is_answered_on_receipt_is_not_read_beyond_the_memory_budget(size: int) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_producer_that_is_answered_on_receipt_is_not_read_beyond_the_memory_budget(size: int) -> None:
+    async with agent_bench(memory_budget_bytes=16 << 20) as bench:
         await async_topic(bench)
         client = Client(bench, budget=bench.memory)
         bench.sequencer.may_commit.clear()
@@ -351,13 +321,9 @@ def test_a_producer_that_is_answered_on_receipt_is_not_read_beyond_the_memory_bu
         assert not client.transport.is_paused
         assert bench.memory.used == 0
 
-    run(scenario, memory_budget_bytes=16 << 20)
 
-
-def test_before_a_store_that_hangs_receipts_end_at_the_memory_budget_and_what_was_answered_is_stored_or_counted() -> (
-    None
-):
-    async def scenario(bench: AgentBench) -> None:
+async def test_before_a_hanging_store_receipts_end_at_the_budget_and_all_is_stored_or_counted() -> None:
+    async with agent_bench(memory_budget_bytes=16 << 20) as bench:
         topic = await async_topic(bench)
         client = Client(bench, budget=bench.memory)
         bench.store.plan = A_PUT_HANGS
@@ -383,5 +349,3 @@ def test_before_a_store_that_hangs_receipts_end_at_the_memory_budget_and_what_wa
             answers
         )
         assert bench.memory.used == 0
-
-    run(scenario, memory_budget_bytes=16 << 20)

@@ -21,7 +21,7 @@ from tailrace.kafka.messages.metadata import MetadataRequest
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.quotas import QuotaEntity
 from tests.agent.test_connection import Transport
-from tests.support.agents import AgentBench, batch, run, settle
+from tests.support.agents import AgentBench, agent_bench, batch, settle
 from tests.support.frames import frames_of
 from tests.support.wire import WiredAgent, run_wired
 
@@ -93,8 +93,8 @@ def fetched(offset: int = 0) -> FetchRequest:
     )
 
 
-def test_a_producer_of_all_it_can_is_held_to_its_rate_by_counted_bytes() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_producer_of_all_it_can_is_held_to_its_rate_by_counted_bytes() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         await set_quota(bench, producer_byte_rate=RATE)
         client = Client(bench)
@@ -113,11 +113,9 @@ def test_a_producer_of_all_it_can_is_held_to_its_rate_by_counted_bytes() -> None
             {"quota": "producer_byte_rate", "user": "", "client_id": "c", "ip": ""},
         )
 
-    run(scenario)
 
-
-def test_a_muted_connection_answers_what_it_took_and_reads_on_when_the_wait_is_over() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_muted_connection_answers_what_it_took_and_reads_on_when_the_wait_is_over() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         await set_quota(bench, producer_byte_rate=100)
         client = Client(bench)
@@ -132,11 +130,9 @@ def test_a_muted_connection_answers_what_it_took_and_reads_on_when_the_wait_is_o
         await bench.advance(2)
         assert len(client.transport.sent) == 2 and not client.transport.is_paused
 
-    run(scenario)
 
-
-def test_a_drain_does_not_wait_for_a_muted_client() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_drain_does_not_wait_for_a_muted_client() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         await set_quota(bench, producer_byte_rate=1)
         client = Client(bench)
@@ -147,11 +143,9 @@ def test_a_drain_does_not_wait_for_a_muted_client() -> None:
         await bench.advance(1)
         assert len(client.transport.sent) == 1 and client.transport.closed
 
-    run(scenario)
 
-
-def test_a_consumer_above_its_rate_gets_no_records_until_it_has_waited() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_consumer_above_its_rate_gets_no_records_until_it_has_waited() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         writer = Client(bench, "writer")
         writer.send(ApiKey.PRODUCE, 9, produced(bytes(30_000)))
@@ -172,11 +166,9 @@ def test_a_consumer_above_its_rate_gets_no_records_until_it_has_waited() -> None
         await bench.advance(1)
         assert other.answer(ApiKey.FETCH, 12).responses
 
-    run(scenario)
 
-
-def test_time_on_the_loop_counts_for_request_percentage() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_time_on_the_loop_counts_for_request_percentage() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         await set_quota(bench, request_percentage=1.0)
         client = Client(bench)
@@ -191,21 +183,17 @@ def test_time_on_the_loop_counts_for_request_percentage() -> None:
         await settle()
         assert client.answer(ApiKey.METADATA, 9).throttle_time_ms == 1_000
 
-    run(scenario)
 
-
-def test_an_agent_without_quotas_opens_no_account() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_agent_without_quotas_opens_no_account() -> None:
+    async with agent_bench() as bench:
         await bench.services.catalog.refresh()
         assert not bench.services.quotas.is_on
         await set_quota(bench, QuotaEntity(ip=""), connection_creation_rate=3)
         assert not bench.services.quotas.is_on
 
-    run(scenario)
 
-
-def test_connections_of_an_address_above_its_rate_are_not_counted() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_connections_of_an_address_above_its_rate_are_not_counted() -> None:
+    async with agent_bench() as bench:
         await set_quota(bench, QuotaEntity(ip=""), connection_creation_rate=1)
         quotas = bench.services.quotas
         waits = [quotas.opened("10.0.0.1") for _ in range(30)]
@@ -214,22 +202,18 @@ def test_connections_of_an_address_above_its_rate_are_not_counted() -> None:
         bench.clock.advance(11)
         assert quotas.opened("10.0.0.1") == 0.0
 
-    run(scenario)
 
-
-def test_clients_that_are_remembered_are_bounded_in_number() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_clients_that_are_remembered_are_bounded_in_number() -> None:
+    async with agent_bench() as bench:
         await set_quota(bench, QuotaEntity(ip=""), connection_creation_rate=1)
         quotas = bench.services.quotas
         for number in range(MAX_HOLDERS * 2):
             quotas.opened(str(number))
         assert len(quotas._meters) <= MAX_HOLDERS
 
-    run(scenario)
 
-
-def test_a_client_above_its_quota_is_remembered_however_many_others_come() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_client_above_its_quota_is_remembered_however_many_others_come() -> None:
+    async with agent_bench() as bench:
         await set_quota(bench, QuotaEntity(ip=""), connection_creation_rate=1)
         quotas = bench.services.quotas
         assert [quotas.opened("10.0.0.1") for _ in range(11)][-1]
@@ -237,11 +221,9 @@ def test_a_client_above_its_quota_is_remembered_however_many_others_come() -> No
             quotas.opened(str(number))
         assert quotas.opened("10.0.0.1")
 
-    run(scenario)
 
-
-def test_the_smallest_quota_makes_a_client_wait_for_as_long_as_can_be_said() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_the_smallest_quota_makes_a_client_wait_for_as_long_as_can_be_said() -> None:
+    async with agent_bench() as bench:
         await bench.topic("t")
         await set_quota(bench, controller_mutation_rate=5e-324)
         client = Client(bench)
@@ -250,8 +232,6 @@ def test_the_smallest_quota_makes_a_client_wait_for_as_long_as_can_be_said() -> 
             client.send(ApiKey.CREATE_TOPICS, 5, request)
         await settle()
         assert client.answer(ApiKey.CREATE_TOPICS, 5, 0).throttle_time_ms == 2**31 - 1
-
-    run(scenario)
 
 
 def test_a_connection_above_its_addresss_rate_is_not_read_and_is_closed(tmp_path: Path) -> None:
@@ -272,8 +252,10 @@ def test_a_connection_above_its_addresss_rate_is_not_read_and_is_closed(tmp_path
 
 
 @pytest.mark.parametrize(("version", "refused"), [(7, 1), (5, 0)])
-def test_partitions_above_the_mutation_rate_are_refused_or_waited_for(version: int, refused: int) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_partitions_above_the_mutation_rate_are_refused_or_waited_for(
+    version: int, refused: int
+) -> None:
+    async with agent_bench() as bench:
         await set_quota(bench, controller_mutation_rate=1)
         topics = [CreatableTopic("a", 12, 1), CreatableTopic("b", 1, 1)]
         client = Client(bench)
@@ -283,5 +265,3 @@ def test_partitions_above_the_mutation_rate_are_refused_or_waited_for(version: i
         codes = sorted(row.error_code for row in answer.topics)
         assert codes == [0] * (2 - refused) + [ErrorCode.THROTTLING_QUOTA_EXCEEDED] * refused
         assert answer.throttle_time_ms > 0
-
-    run(scenario)

@@ -37,7 +37,7 @@ from tailrace.kafka.messages.share_fetch import (
     ShareFetchTopic,
 )
 from tailrace.security.acls import Acl, Operation, PatternType, Permission, ResourceType
-from tests.support.agents import AgentBench, connection, run, token_of
+from tests.support.agents import AgentBench, agent_bench, connection, token_of
 
 TYPES = tuple(kind for kind in ResourceType if kind is not ResourceType.ANY)
 REFUSED = {
@@ -170,8 +170,8 @@ LISTINGS = (ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_DELEGA
 
 
 @pytest.mark.parametrize("key", GUARDED_APIS, ids=lambda key: key.name)
-def test_a_client_that_may_do_nothing_learns_nothing(key: ApiKey) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_client_that_may_do_nothing_learns_nothing(key: ApiKey) -> None:
+    async with agent_bench() as bench:
         await there_is(bench, "secret")
         about_existing = await ask(bench, key, request_of(key, "secret"), [])
         about_nothing = await ask(bench, key, request_of(key, "absent"), [])
@@ -182,12 +182,10 @@ def test_a_client_that_may_do_nothing_learns_nothing(key: ApiKey) -> None:
         assert told or (is_listing and "secret" not in repr(about_existing))
         assert bench.services.catalog.snapshot.by_name.keys() == {"secret"}
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("transactional_id", [None, "secret"])
-def test_a_refused_producer_that_wants_no_answers_is_sent_away(transactional_id: str | None) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_refused_producer_that_wants_no_answers_is_sent_away(transactional_id: str | None) -> None:
+    async with agent_bench() as bench:
         await there_is(bench, "secret")
         request = request_of(ApiKey.PRODUCE, "secret")
         request.acks, request.transactional_id = 0, transactional_id
@@ -196,8 +194,6 @@ def test_a_refused_producer_that_wants_no_answers_is_sent_away(transactional_id:
         sent = b"".join(encode_request(7, ApiKey.PRODUCE, VERSIONS[ApiKey.PRODUCE], request, "client"))
         reply = await Dispatcher(bench.services, GUARDED, GUARDED_AT_ONCE)(memoryview(sent)[4:], client)
         assert reply.close and reply.parts is None
-
-    run(scenario)
 
 
 def all_but(need: Need) -> list[Acl]:
@@ -268,23 +264,21 @@ IN_A_SHARE_SESSION = {(key, READ_TOPIC) for key in (ApiKey.SHARE_FETCH, ApiKey.S
     ],
     ids=lambda each: str(each),
 )
-def test_each_need_alone_is_required(key: ApiKey, need: Need) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_each_need_alone_is_required(key: ApiKey, need: Need) -> None:
+    async with agent_bench() as bench:
         await there_is(bench, "secret")
         request = request_of(key, "secret")
         OTHER_REQUEST.get((key, need.resource_type), lambda _: None)(request)
         response = await ask(bench, key, request, all_but(need))
         assert need.code in set(codes(response))
 
-    run(scenario)
-
 
 def allowed(operation: Operation, kind: ResourceType, name: str) -> Acl:
     return Acl(kind, name, PatternType.LITERAL, "User:mallory", "*", operation, Permission.ALLOW)
 
 
-def test_a_listing_has_only_what_may_be_described() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_listing_has_only_what_may_be_described() -> None:
+    async with agent_bench() as bench:
         for name in ("secret", "mine"):
             await there_is(bench, name)
         acls = [
@@ -308,11 +302,9 @@ def test_a_listing_has_only_what_may_be_described() -> None:
         listed = await ask(bench, ApiKey.LIST_GROUPS, request_of(ApiKey.LIST_GROUPS, ""), for_all)
         assert {row.group_id for row in listed.groups} == {"mine", "secret"}
 
-    run(scenario)
 
-
-def test_a_refused_part_does_not_affect_the_rest() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_refused_part_does_not_affect_the_rest() -> None:
+    async with agent_bench() as bench:
         for name in ("secret", "mine"):
             await bench.topic(name)
         request = request_of(ApiKey.METADATA, "mine")
@@ -325,11 +317,9 @@ def test_a_refused_part_does_not_affect_the_rest() -> None:
         ]
         assert topics[1].topic_id == NIL_TOPIC_ID and not topics[1].partitions
 
-    run(scenario)
 
-
-def test_a_topic_is_made_up_only_for_those_who_may_create_it() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_topic_is_made_up_only_for_those_who_may_create_it() -> None:
+    async with agent_bench() as bench:
         request = request_of(ApiKey.METADATA, "fresh")
         request.allow_auto_topic_creation = True
         describe = allowed(Operation.DESCRIBE, ResourceType.TOPIC, "fresh")
@@ -342,11 +332,9 @@ def test_a_topic_is_made_up_only_for_those_who_may_create_it() -> None:
         response = await ask(bench, ApiKey.METADATA, request, [describe, create])
         assert [topic.error_code for topic in response.topics] == [ErrorCode.NONE]
 
-    run(scenario)
 
-
-def test_a_member_of_a_share_group_reads_and_acknowledges_only_what_it_may_read() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_member_of_a_share_group_reads_and_acknowledges_only_what_it_may_read() -> None:
+    async with agent_bench() as bench:
         topic_id = (await bench.topic("secret")).topic_id
         member: dict[str, Any] = {"group_id": "mine", "member_id": "m"}
         acls = [allowed(Operation.READ, ResourceType.GROUP, "mine")]
@@ -361,11 +349,9 @@ def test_a_member_of_a_share_group_reads_and_acknowledges_only_what_it_may_read(
         [acknowledged] = (await ask(bench, ApiKey.SHARE_ACKNOWLEDGE, acknowledge, acls)).responses
         assert [part.error_code for part in acknowledged.partitions] == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
 
-    run(scenario)
 
-
-def test_authorized_operations_are_those_of_the_client() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_authorized_operations_are_those_of_the_client() -> None:
+    async with agent_bench() as bench:
         await bench.topic("mine")
         request = request_of(ApiKey.METADATA, "mine")
         request.include_topic_authorized_operations = True
@@ -373,11 +359,9 @@ def test_authorized_operations_are_those_of_the_client() -> None:
         [topic] = (await ask(bench, ApiKey.METADATA, request, acls)).topics
         assert topic.topic_authorized_operations == 1 << Operation.READ | 1 << Operation.DESCRIBE
 
-    run(scenario)
 
-
-def test_the_configs_of_a_new_topic_go_to_clients_that_may_describe_them() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_the_configs_of_a_new_topic_go_to_clients_that_may_describe_them() -> None:
+    async with agent_bench() as bench:
         request = request_of(ApiKey.CREATE_TOPICS, "fresh")
         request.topics[0].num_partitions = request.topics[0].replication_factor = 1
         request.topics[0].assignments, request.topics[0].configs = [], []
@@ -386,11 +370,9 @@ def test_the_configs_of_a_new_topic_go_to_clients_that_may_describe_them() -> No
         assert (topic.error_code, topic.num_partitions) == (ErrorCode.NONE, -1)
         assert topic.topic_config_error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
-    run(scenario)
 
-
-def test_every_refusal_is_noted_and_counted() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_every_refusal_is_noted_and_counted() -> None:
+    async with agent_bench() as bench:
         audit = AuditLog(bench.services.telemetry, bench.services.clock)
         index = AclIndex([])
         client = connection()
@@ -412,5 +394,3 @@ def test_every_refusal_is_noted_and_counted() -> None:
             {"api": "Heartbeat", "resource_type": "GROUP", "operation": "READ"},
         )
         assert counted == 50
-
-    run(scenario)

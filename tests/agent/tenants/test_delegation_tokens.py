@@ -18,7 +18,7 @@ from tailrace.kafka.messages.describe_delegation_token import DescribeDelegation
 from tailrace.kafka.messages.renew_delegation_token import RenewDelegationTokenRequest
 from tailrace.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tests.agent.tenants.neighbours import ACME, OTHER
-from tests.support.agents import AgentBench, connection, run, token_of
+from tests.support.agents import AgentBench, agent_bench, connection, token_of
 
 
 async def ask(bench: AgentBench, request: Any, user: str, *acls: Acl) -> Any:
@@ -36,8 +36,8 @@ def right(operation: Operation, kind: ResourceType, name: str) -> Acl:
     return Acl(kind, name, PatternType.LITERAL, "User:alice", "*", operation, Permission.ALLOW)
 
 
-def test_tokens_are_created_for_users_of_the_tenant_by_the_names_that_it_uses() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_tokens_are_created_for_users_of_the_tenant_by_the_names_that_it_uses() -> None:
+    async with agent_bench() as bench:
         request = CreateDelegationTokenRequest("User", "bob", [CreatableRenewers("User", "carol")], -1)
         refused = await ask(bench, request, "alice")
         assert refused.error_code == ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
@@ -53,11 +53,9 @@ def test_tokens_are_created_for_users_of_the_tenant_by_the_names_that_it_uses() 
         [seen] = (await ask(bench, DescribeDelegationTokenRequest(None), "bob")).tokens
         assert [each.principal_name for each in seen.renewers] == ["carol"]
 
-    run(scenario)
 
-
-def test_a_client_that_may_see_all_tokens_sees_those_of_its_tenant() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_client_that_may_see_all_tokens_sees_those_of_its_tenant() -> None:
+    async with agent_bench() as bench:
         for owner in ("anybody", ACME.stored("bob"), OTHER.stored("bob")):
             await bench.services.sequencer.create_token(token_of(f"User:{owner}", f"token-of-{owner}"))
         for everything in (
@@ -70,12 +68,8 @@ def test_a_client_that_may_see_all_tokens_sees_those_of_its_tenant() -> None:
         assert len((await ask(bench, DescribeDelegationTokenRequest(None), "alice", one)).tokens) == 1
         assert (await ask(bench, DescribeDelegationTokenRequest(None), "alice")).tokens == []
 
-    run(scenario)
 
-
-def test_a_tenants_client_without_a_login_gets_no_tokens() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_tenants_client_without_a_login_gets_no_tokens() -> None:
+    async with agent_bench() as bench:
         refused = await ask(bench, CreateDelegationTokenRequest(), "ANONYMOUS")
         assert refused.error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
-
-    run(scenario)

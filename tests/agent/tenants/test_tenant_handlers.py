@@ -48,7 +48,7 @@ from tailrace.security.acls import Acl, Operation, PatternType, Permission, Reso
 from tailrace.telemetry.counters import PlainCounters
 from tailrace.tenants import Tenant
 from tests.agent.tenants.neighbours import ACME, OTHER, Client, there_is
-from tests.support.agents import AgentBench, batch, run
+from tests.support.agents import agent_bench, batch
 
 
 def produce(*batches: bytes, topic: str = "orders", transactional_id: str | None = None) -> ProduceRequest:
@@ -56,8 +56,8 @@ def produce(*batches: bytes, topic: str = "orders", transactional_id: str | None
     return ProduceRequest(transactional_id, -1, 1_000, [TopicProduceData(topic, NIL_TOPIC_ID, rows)])
 
 
-def test_produce_requests_like_the_one_before_go_to_the_tenants_topic() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_produce_requests_like_the_one_before_go_to_the_tenants_topic() -> None:
+    async with agent_bench() as bench:
         nobodys = await bench.topic("orders", 1)
         own = await bench.topic(ACME.stored("orders"), 1)
         client = Client(bench)
@@ -68,12 +68,10 @@ def test_produce_requests_like_the_one_before_go_to_the_tenants_topic() -> None:
         stored = [run.topic_id for commit in bench.sequencer.commits for run in commit.runs]
         assert set(stored) == {own.topic_id} != {nobodys.topic_id}
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("version", [11, 12])
-def test_records_of_a_transaction_that_name_anothers_producer_are_refused(version: int) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_records_of_a_transaction_that_name_anothers_producer_are_refused(version: int) -> None:
+    async with agent_bench() as bench:
         await bench.topic(ACME.stored("orders"), 1)
         await there_is(bench, OTHER.stored("tx"))
         sequencer = bench.services.sequencer
@@ -94,8 +92,6 @@ def test_records_of_a_transaction_that_name_anothers_producer_are_refused(versio
         row = response.responses[0].partition_responses[0]
         assert row.error_code == ErrorCode.INVALID_RECORD  # two batches
 
-    run(scenario)
-
 
 def transactional(producer_id: int, epoch: int) -> bytes:
     """A batch with the attribute of transactions, and its CRC."""
@@ -107,8 +103,8 @@ def transactional(producer_id: int, epoch: int) -> bytes:
     return bytes(records)
 
 
-def test_a_fetch_session_is_gone_for_another_tenants_client() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_fetch_session_is_gone_for_another_tenants_client() -> None:
+    async with agent_bench() as bench:
         for tenant in (ACME, OTHER):
             await bench.topic(tenant.stored("orders"), 1)
         opened = FetchRequest(
@@ -124,11 +120,9 @@ def test_a_fetch_session_is_gone_for_another_tenants_client() -> None:
             request = FetchRequest(session_id=session_id, session_epoch=1)
             assert (await Client(bench, tenant).ask(ApiKey.FETCH, 12, request)).error_code == code
 
-    run(scenario)
 
-
-def test_a_topics_name_may_be_as_long_as_without_tenants_and_has_no_mark() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_topics_name_may_be_as_long_as_without_tenants_and_has_no_mark() -> None:
+    async with agent_bench() as bench:
         names = ["n" * 249, "n" * 250, "other~orders", "."]
         request = CreateTopicsRequest(topics=[CreatableTopic(name, 1, 1) for name in names], timeout_ms=1_000)
         response = await Client(bench).ask(ApiKey.CREATE_TOPICS, 7, request)
@@ -137,26 +131,20 @@ def test_a_topics_name_may_be_as_long_as_without_tenants_and_has_no_mark() -> No
         assert [topic.error_code for topic in response.topics] == [0, wrong, wrong, wrong]
         assert set(bench.services.catalog.snapshot.by_name) == {ACME.stored("n" * 249)}
 
-    run(scenario)
 
-
-def test_kafkas_own_topics_are_not_made_up_for_a_tenant() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_kafkas_own_topics_are_not_made_up_for_a_tenant() -> None:
+    async with agent_bench() as bench:
         request = MetadataRequest([MetadataRequestTopic(name="__consumer_offsets")], True)
         response = await Client(bench).ask(ApiKey.METADATA, 12, request)
         assert [topic.error_code for topic in response.topics] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
-    run(scenario)
 
-
-def test_topics_are_created_by_a_request_for_metadata_in_the_tenant() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_topics_are_created_by_a_request_for_metadata_in_the_tenant() -> None:
+    async with agent_bench() as bench:
         request = MetadataRequest([MetadataRequestTopic(name="fresh")], True)
         response = await Client(bench).ask(ApiKey.METADATA, 12, request)
         assert [(topic.name, topic.error_code) for topic in response.topics] == [("fresh", 0)]
         assert set(bench.services.catalog.snapshot.by_name) == {ACME.stored("fresh")}
-
-    run(scenario)
 
 
 ACLS = (
@@ -185,8 +173,8 @@ async def acls_seen(client: Client, **chosen: Any) -> set[tuple[str, int, str, i
     }
 
 
-def test_acls_of_two_tenants_are_made_seen_and_deleted_apart() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_acls_of_two_tenants_are_made_seen_and_deleted_apart() -> None:
+    async with agent_bench() as bench:
         clients = {tenant: Client(bench, tenant) for tenant in (ACME, OTHER)}
         for client in clients.values():
             request = CreateAclsRequest(creations=[creation(*acl) for acl in ACLS])
@@ -216,13 +204,11 @@ def test_acls_of_two_tenants_are_made_seen_and_deleted_apart() -> None:
         assert [(row.error_code, row.matching_acls) for row in response.filter_results] == [(0, [])]
         assert await acls_seen(clients[OTHER]) == set(ACLS)
 
-    run(scenario)
 
-
-def test_acls_are_deleted_in_as_many_parts_as_the_sequencer_makes_of_them(
+async def test_acls_are_deleted_in_as_many_parts_as_the_sequencer_makes_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         client = Client(bench, None)
         request = CreateAclsRequest(creations=[creation(f"t{each}", *ACLS[0][1:]) for each in range(20)])
         await client.ask(ApiKey.CREATE_ACLS, 3, request)
@@ -246,11 +232,9 @@ def test_acls_are_deleted_in_as_many_parts_as_the_sequencer_makes_of_them(
         assert await acls_seen(client) == set()
         assert asked == [3, 2], "the second filter is asked again for the rest"
 
-    run(scenario)
 
-
-def test_filters_of_acls_that_overlap_or_are_wrong_are_answered_each() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_filters_of_acls_that_overlap_or_are_wrong_are_answered_each() -> None:
+    async with agent_bench() as bench:
         client = Client(bench)
         request = CreateAclsRequest(creations=[creation(*acl) for acl in ACLS])
         await client.ask(ApiKey.CREATE_ACLS, 3, request)
@@ -264,11 +248,9 @@ def test_filters_of_acls_that_overlap_or_are_wrong_are_answered_each() -> None:
         assert told == [(0, 4), (ErrorCode.INVALID_REQUEST, 0), (0, 2)]
         assert await acls_seen(client) == set()
 
-    run(scenario)
 
-
-def test_an_acl_that_a_tenant_made_gives_nothing_outside_of_it() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_acl_that_a_tenant_made_gives_nothing_outside_of_it() -> None:
+    async with agent_bench() as bench:
         everything = [
             AclCreation(kind, name, PatternType.LITERAL, "User:*", "*", Operation.ALL, Permission.ALLOW)
             for kind, name in (
@@ -300,8 +282,6 @@ def test_an_acl_that_a_tenant_made_gives_nothing_outside_of_it() -> None:
         for principal in ("User:bob", "User:acme~bob"):  # an agent that knows of no tenants
             assert may(acls(), principal) == [False] * 4
 
-    run(scenario)
-
 
 def test_an_operators_acls_do_not_hold_for_a_tenants_users() -> None:
     from agent.tenants.acl_names import deciding_acls
@@ -314,8 +294,8 @@ def quota(kind: str, name: str | None) -> EntryData:
     return EntryData([EntityData(kind, name)], [OpData(PRODUCER_BYTE_RATE, 1_000.0)])
 
 
-def test_quotas_of_two_tenants_are_apart_and_those_of_addresses_are_the_operators() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_quotas_of_two_tenants_are_apart_and_those_of_addresses_are_the_operators() -> None:
+    async with agent_bench() as bench:
         entries = [
             quota("user", "alice"),
             quota("client-id", None),
@@ -345,8 +325,6 @@ def test_quotas_of_two_tenants_are_apart_and_those_of_addresses_are_the_operator
             charge = quotas.charge(ApiKey.PRODUCE, "User:x", "svc", connection, 1, tenant)
             assert (charge is not None) == is_charged
 
-    run(scenario)
-
 
 class Muted:
     """A connection, as far as quotas know it."""
@@ -357,8 +335,8 @@ class Muted:
         self.muted_until = until
 
 
-def test_an_operators_quota_of_a_tenant_bounds_all_its_clients_together() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_operators_quota_of_a_tenant_bounds_all_its_clients_together() -> None:
+    async with agent_bench() as bench:
         entry = EntryData([EntityData("user", ACME.everyone)], [OpData(PRODUCER_BYTE_RATE, 1_000.0)])
         request = AlterClientQuotasRequest(entries=[entry])
         for tenant in (OTHER, ACME):  # neither can set it: it names a user of its own
@@ -382,22 +360,18 @@ def test_an_operators_quota_of_a_tenant_bounds_all_its_clients_together() -> Non
         entries = (await Client(bench).ask(ApiKey.DESCRIBE_CLIENT_QUOTAS, 1, own)).entries
         assert [entry.entity[0].entity_name for entry in entries] == [ACME.everyone]
 
-    run(scenario)
 
-
-def test_a_tenant_changes_no_config_of_agents() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_tenant_changes_no_config_of_agents() -> None:
+    async with agent_bench() as bench:
         for kind in (4, 8, 16):
             request = IncrementalAlterConfigsRequest(resources=[AlterConfigsResource(kind, "")])
             response = await Client(bench).ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request)
             assert [row.error_code for row in response.responses] == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("pattern", ["(", "o.*", ".*", "acme~.*"])
-def test_a_pattern_of_transactional_ids_is_matched_with_local_names(pattern: str) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_pattern_of_transactional_ids_is_matched_with_local_names(pattern: str) -> None:
+    async with agent_bench() as bench:
         await there_is(bench, OTHER.stored("other"))
         answers = []
         for has_own in (False, True):
@@ -409,8 +383,6 @@ def test_a_pattern_of_transactional_ids_is_matched_with_local_names(pattern: str
         assert codes == [ErrorCode.INVALID_REGULAR_EXPRESSION if pattern == "(" else 0] * 2
         named = [row.transactional_id for row in answers[1].transaction_states]
         assert named == (["own"] if pattern in ("o.*", ".*") else [])
-
-    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -430,15 +402,13 @@ def test_a_tenants_pattern_finds_its_own_topics_alone(pattern: str, found: set[s
     assert local_pattern(stored) == pattern
 
 
-def test_requests_are_counted_by_tenant() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_requests_are_counted_by_tenant() -> None:
+    async with agent_bench() as bench:
         for tenant in (ACME, ACME, OTHER, None):
             await Client(bench, tenant).ask(ApiKey.METADATA, 12, MetadataRequest([], False))
         registry = bench.services.telemetry.registry
         for tenant, count in (("acme", 2), ("zwilling", 1)):
             assert registry.get_sample_value("tailrace_tenant_requests_total", {"tenant": tenant}) == count
-
-    run(scenario)
 
 
 def test_a_counter_with_a_label_has_a_bound() -> None:
@@ -450,8 +420,8 @@ def test_a_counter_with_a_label_has_a_bound() -> None:
     assert counts == [2, 1, None, 2]
 
 
-def test_share_groups_of_one_name_in_two_tenants_share_their_own_records() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_share_groups_of_one_name_in_two_tenants_share_their_own_records() -> None:
+    async with agent_bench(group_share_auto_offset_reset="earliest") as bench:
         for tenant in (ACME, OTHER):
             client = Client(bench, tenant)
             topic_id = (await bench.topic(tenant.stored("orders"), 1)).topic_id
@@ -471,8 +441,6 @@ def test_share_groups_of_one_name_in_two_tenants_share_their_own_records() -> No
             (group,) = described.groups
             assert (group.group_id, len(group.members)) == ("g", 1)
             assert group.members[0].subscribed_topic_names == ["orders"]
-
-    run(scenario, group_share_auto_offset_reset="earliest")
 
 
 SUBSCRIBED = b"\x00\x01\x00\x00\x00\x01\x00\x06orders\xff\xff\xff\xff\x00\x00\x00\x00"

@@ -16,7 +16,7 @@ from tailrace.kafka import ApiKey, decode_response
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.schema import NIL_UUID, Entity, Field, Wire, fields_of
 from tests.agent.tenants.neighbours import FORBIDDEN, SECRET, Client, neighbourhood, outside
-from tests.support.agents import AgentBench, run
+from tests.support.agents import AgentBench, agent_bench
 
 ABSENT = "nixda"
 """As long as SECRET."""
@@ -158,7 +158,7 @@ ABOUT: dict[str, About] = {
 
 @pytest.mark.parametrize("about", ABOUT)
 @pytest.mark.parametrize("key", WALKED, ids=lambda key: key.name)
-def test_resources_of_another_tenant_are_answered_as_missing(key: ApiKey, about: str) -> None:
+async def test_resources_of_another_tenant_are_answered_as_missing(key: ApiKey, about: str) -> None:
     request = APIS[key].request
     versions = [each for each in versions_of(key) if about != "a topic id" or has_ids(request, each)]
     if about == "a group's configs" and not any(field.name == "resources" for field in fields_of(request)):
@@ -166,7 +166,7 @@ def test_resources_of_another_tenant_are_answered_as_missing(key: ApiKey, about:
     if not versions:
         return
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         secret_id = await neighbourhood(bench)
         before = await outside(bench)
         for version in versions:
@@ -180,20 +180,18 @@ def test_resources_of_another_tenant_are_answered_as_missing(key: ApiKey, about:
             assert told[0] == told[1], f"v{version}"
         assert await outside(bench) == before
 
-    run(scenario)
-
 
 WITH_IDS = [key for key in WALKED if any(has_ids(APIS[key].request, each) for each in versions_of(key))]
 
 
 @pytest.mark.parametrize("is_guarded", [True, False], ids=["with ACLs", "without ACLs"])
 @pytest.mark.parametrize("key", WITH_IDS, ids=lambda key: key.name)
-def test_anothers_topic_is_none_also_where_the_sequencer_could_not_be_asked(
+async def test_anothers_topic_is_none_also_where_the_sequencer_could_not_be_asked(
     key: ApiKey, is_guarded: bool
 ) -> None:
     """The topic is new to this agent: the translation's look-up fails, and the handler's own would find it."""
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         secret_id = await neighbourhood(bench)
         before, committed = await outside(bench), len(bench.sequencer.commits)
         for version in versions_of(key):
@@ -211,8 +209,6 @@ def test_anothers_topic_is_none_also_where_the_sequencer_could_not_be_asked(
         assert len(bench.sequencer.commits) == committed
         assert await outside(bench) == before
 
-    run(scenario)
-
 
 def forget(bench: AgentBench, topic_id: UUID) -> None:
     """This agent has not been told of the topic yet."""
@@ -224,16 +220,14 @@ def forget(bench: AgentBench, topic_id: UUID) -> None:
 
 @pytest.mark.parametrize("is_guarded", [True, False], ids=["with ACLs", "without ACLs"])
 @pytest.mark.parametrize("key", WALKED, ids=lambda key: key.name)
-def test_a_listing_of_all_has_the_tenants_own_alone(key: ApiKey, is_guarded: bool) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_listing_of_all_has_the_tenants_own_alone(key: ApiKey, is_guarded: bool) -> None:
+    async with agent_bench() as bench:
         await neighbourhood(bench)
         for version in versions_of(key):
             client = Client(bench, is_guarded=is_guarded)
             frame = await client.frame(key, version, request_of(key, version, Asked("mine", wants_all=True)))
             for secret in (*FORBIDDEN, SECRET.encode()):
                 assert frame is None or secret not in frame, f"v{version} tells of {secret!r}"
-
-    run(scenario)
 
 
 LISTINGS = {
@@ -252,13 +246,11 @@ LISTINGS = {
 
 
 @pytest.mark.parametrize("key", sorted(LISTINGS), ids=lambda key: key.name)
-def test_a_listing_of_all_has_what_is_the_tenants(key: ApiKey) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_listing_of_all_has_what_is_the_tenants(key: ApiKey) -> None:
+    async with agent_bench() as bench:
         await neighbourhood(bench)
         version = 7 if key is ApiKey.OFFSET_FETCH else APIS[key].served.last
         frame = await Client(bench).frame(
             key, version, request_of(key, version, Asked("mine", wants_all=True))
         )
         assert frame is not None and b"mine" in frame
-
-    run(scenario)

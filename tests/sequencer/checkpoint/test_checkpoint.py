@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from uuid import UUID
 
 import pytest
@@ -175,16 +175,15 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-def run(use: Callable[[World], Awaitable[None]], *, leads: bool = True) -> None:
-    async def whole() -> None:
+@asynccontextmanager
+async def started_world(*, leads: bool = True) -> AsyncIterator[World]:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         world = World()
         if leads:
             await world.lead()
-        await use(world)
+        yield world
         if hasattr(world, "sequencer"):
             await world.sequencer.close()
-
-    asyncio.run(asyncio.wait_for(whole(), PATIENCE_SECONDS))
 
 
 def test_rows_of_every_kind_come_back_as_they_were() -> None:
@@ -220,8 +219,8 @@ def test_keys_sort_by_age_and_name_their_place() -> None:
     assert checkpoint.head_id_of("c", "c/meta/x") is None
 
 
-def test_a_snapshot_and_what_follows_it_give_the_rows_of_the_database() -> None:
-    async def use(world: World) -> None:
+async def test_a_snapshot_and_what_follows_it_give_the_rows_of_the_database() -> None:
+    async with started_world() as world:
         await world.join()
         topic = await world.make_topic()
         for _ in range(5):
@@ -236,11 +235,9 @@ def test_a_snapshot_and_what_follows_it_give_the_rows_of_the_database() -> None:
         await world.settle()
         assert await world.exported_rows() == await world.stored_rows()
 
-    run(use)
 
-
-def test_a_caller_that_asks_during_the_export_is_answered_once_it_is_done() -> None:
-    async def use(world: World) -> None:
+async def test_a_caller_that_asks_during_the_export_is_answered_once_it_is_done() -> None:
+    async with started_world() as world:
         await world.join()
         topic = await world.make_topic()
         await world.settle()
@@ -256,13 +253,11 @@ def test_a_caller_that_asks_during_the_export_is_answered_once_it_is_done() -> N
         await turns()
         assert [task.done() for task in asked] == [True]
 
-    run(use)
 
-
-def test_a_change_that_must_be_recoverable_waits_for_a_chain_with_its_snapshot(
+async def test_a_change_that_must_be_recoverable_waits_for_a_chain_with_its_snapshot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def use(world: World) -> None:
+    async with started_world() as world:
         await world.join()
         topic = await world.make_topic()
         await world.settle()
@@ -283,14 +278,12 @@ def test_a_change_that_must_be_recoverable_waits_for_a_chain_with_its_snapshot(
         found = await read_checkpoints(world.bucket, "c")
         assert found.chain is not None and found.chain.last.commit_number == 2
 
-    run(use)
 
-
-def test_rows_written_while_a_snapshot_is_read_are_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rows_written_while_a_snapshot_is_read_are_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sequencer.checkpoint.snapshot.PAGE_ROWS", 2)
     monkeypatch.setattr("sequencer.checkpoint.snapshot.PART_ROWS", 3)
 
-    async def use(world: World) -> None:
+    async with started_world() as world:
         await world.join()
         topic = await world.make_topic()
         for index in range(40):
@@ -304,8 +297,6 @@ def test_rows_written_while_a_snapshot_is_read_are_in_it(monkeypatch: pytest.Mon
         assert await world.exported_rows() == await world.stored_rows()
         found = await read_checkpoints(world.bucket, "c")
         assert found.chain is not None and len(found.chain.snapshot.parts) > 3
-
-    run(use)
 
 
 class Stumbling(HookedRowStore):
@@ -326,11 +317,11 @@ class Stumbling(HookedRowStore):
         return await super().run_rows_after(key, limit)
 
 
-def test_a_snapshot_goes_on_where_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_snapshot_goes_on_where_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sequencer.checkpoint.snapshot.PAGE_ROWS", 2)
     monkeypatch.setattr("sequencer.checkpoint.snapshot.PART_ROWS", 3)
 
-    async def use(world: World) -> None:
+    async with started_world(leads=False) as world:
         rows = world.rows = Stumbling(world.clock)
         await world.lead()
         await world.join()
@@ -364,11 +355,9 @@ def test_a_snapshot_goes_on_where_it_failed(monkeypatch: pytest.MonkeyPatch) -> 
         assert await world.exported_rows() == await world.stored_rows()
         assert not (await read_checkpoints(world.bucket, "c")).problems
 
-    run(use, leads=False)
 
-
-def test_a_snapshot_whose_head_is_stored_at_the_second_attempt_is_not_read_again() -> None:
-    async def use(world: World) -> None:
+async def test_a_snapshot_whose_head_is_stored_at_the_second_attempt_is_not_read_again() -> None:
+    async with started_world() as world:
         await world.join()
         topic = await world.make_topic()
         await world.commit(topic)
@@ -382,8 +371,6 @@ def test_a_snapshot_whose_head_is_stored_at_the_second_attempt_is_not_read_again
         await world.checkpointer.export()
         assert world.checkpointer._chain.snapshot is not snapshot
         assert await world.exported_rows() == await world.stored_rows()
-
-    run(use)
 
 
 class Unshown(HookedRowStore):
@@ -399,8 +386,8 @@ class Unshown(HookedRowStore):
         await self.may_answer.wait()
 
 
-def test_a_snapshot_has_no_producer_of_a_transaction_that_no_head_has() -> None:
-    async def use(world: World) -> None:
+async def test_a_snapshot_has_no_producer_of_a_transaction_that_no_head_has() -> None:
+    async with started_world(leads=False) as world:
         rows = world.rows = Unshown(world.clock)
         await world.lead()
         await world.join()
@@ -422,8 +409,6 @@ def test_a_snapshot_has_no_producer_of_a_transaction_that_no_head_has() -> None:
         await world.settle()
         assert await world.exported_rows() == await world.stored_rows()
 
-    run(use, leads=False)
-
 
 PRODUCERS = [ProducerRow(UUID(int=1), 0, number, 0, [], 0, 0) for number in (1, 2)]
 POSITIONS = [GroupOffsetRow("g", UUID(int=1), number, 0, 0, "", 0, None) for number in (1, 2)]
@@ -439,8 +424,8 @@ def test_producers_and_positions_among_the_hot_rows_of_an_older_snapshot_are_rea
     assert rows.all(kind) == written
 
 
-def test_a_state_that_was_reloaded_begins_a_chain_of_its_own() -> None:
-    async def use(world: World) -> None:
+async def test_a_state_that_was_reloaded_begins_a_chain_of_its_own() -> None:
+    async with started_world() as world:
         await world.join()
         topic = await world.make_topic()
         await world.commit(topic)
@@ -457,11 +442,9 @@ def test_a_state_that_was_reloaded_begins_a_chain_of_its_own() -> None:
         await world.settle()
         assert await world.exported_rows() == await world.stored_rows()
 
-    run(use)
 
-
-def test_the_next_committer_begins_a_chain_and_the_old_one_goes_when_it_has_two_snapshots() -> None:
-    async def use(world: World) -> None:
+async def test_the_next_committer_begins_a_chain_and_the_old_one_goes_when_it_has_two_snapshots() -> None:
+    async with started_world() as world:
         await world.join()
         topic = await world.make_topic()
         await world.commit(topic)
@@ -481,11 +464,9 @@ def test_the_next_committer_begins_a_chain_and_the_old_one_goes_when_it_has_two_
         assert not set(before) & set(await world.heads())
         assert await world.exported_rows() == await world.stored_rows()
 
-    run(use)
 
-
-def test_a_topic_is_acknowledged_when_a_checkpoint_has_it() -> None:
-    async def use(world: World) -> None:
+async def test_a_topic_is_acknowledged_when_a_checkpoint_has_it() -> None:
+    async with started_world() as world:
         made = asyncio.ensure_future(world.sequencer.create_topic(CreateTopic("t", 1, {})))
         for _ in range(50):
             await asyncio.sleep(0)
@@ -499,11 +480,9 @@ def test_a_topic_is_acknowledged_when_a_checkpoint_has_it() -> None:
         await world.checkpointer.export()
         assert (await made).name == "t"
 
-    run(use)
 
-
-def test_no_offset_is_assigned_beyond_what_the_last_checkpoint_reserves() -> None:
-    async def use(world: World) -> None:
+async def test_no_offset_is_assigned_beyond_what_the_last_checkpoint_reserves() -> None:
+    async with started_world() as world:
         await world.join()
         topic = await world.make_topic()
         assert await world.commit(topic, 900) == 0
@@ -512,11 +491,9 @@ def test_no_offset_is_assigned_beyond_what_the_last_checkpoint_reserves() -> Non
         await world.checkpointer.export()
         assert await world.commit(topic, 200) == 900
 
-    run(use)
 
-
-def test_a_commit_beyond_what_is_reserved_costs_the_others_of_its_group_nothing() -> None:
-    async def use(world: World) -> None:
+async def test_a_commit_beyond_what_is_reserved_costs_the_others_of_its_group_nothing() -> None:
+    async with started_world() as world:
         await world.join()
         topic = await world.make_topic()
         greedy = await world.sequencer.open_session(world.agent)
@@ -529,11 +506,9 @@ def test_a_commit_beyond_what_is_reserved_costs_the_others_of_its_group_nothing(
         assert isinstance(done[1], CommitAnswer), done
         assert done[1].runs[0].outcomes[0].base_offset == 0
 
-    run(use)
 
-
-def test_nothing_is_assigned_before_the_first_checkpoint_of_a_term() -> None:
-    async def use(world: World) -> None:
+async def test_nothing_is_assigned_before_the_first_checkpoint_of_a_term() -> None:
+    async with started_world(leads=False) as world:
         await world.lead()
         await world.join()
         topic = await world.make_topic()
@@ -546,11 +521,9 @@ def test_nothing_is_assigned_before_the_first_checkpoint_of_a_term() -> None:
         await world.checkpointer.export()
         assert await world.commit(topic) == 0
 
-    run(use, leads=False)
 
-
-def test_an_object_is_deleted_only_when_a_checkpoint_without_it_is_durable() -> None:
-    async def use(world: World) -> None:
+async def test_an_object_is_deleted_only_when_a_checkpoint_without_it_is_durable() -> None:
+    async with started_world() as world:
         await world.join()
         topic = await world.make_topic()
         await world.commit(topic)
@@ -562,11 +535,9 @@ def test_an_object_is_deleted_only_when_a_checkpoint_without_it_is_durable() -> 
         await world.checkpointer.export()
         assert len((await world.sequencer.garbage(GarbageRequest(10))).objects) == 1
 
-    run(use)
 
-
-def test_a_failed_export_is_made_good_with_all_that_came_since() -> None:
-    async def use(world: World) -> None:
+async def test_a_failed_export_is_made_good_with_all_that_came_since() -> None:
+    async with started_world() as world:
         await world.join()
         topic = await world.make_topic()
         await world.settle()
@@ -579,11 +550,9 @@ def test_a_failed_export_is_made_good_with_all_that_came_since() -> None:
         await world.settle()
         assert await world.exported_rows() == await world.stored_rows()
 
-    run(use)
 
-
-def test_the_last_head_of_a_committer_that_ended_reserves_nothing() -> None:
-    async def use(world: World) -> None:
+async def test_the_last_head_of_a_committer_that_ended_reserves_nothing() -> None:
+    async with started_world() as world:
         await world.join()
         topic = await world.make_topic()
         await world.commit(topic)
@@ -593,11 +562,9 @@ def test_the_last_head_of_a_committer_that_ended_reserves_nothing() -> None:
         assert found.chain is not None and found.chain.last.reservation == 0
         assert await world.exported_rows() == await world.stored_rows()
 
-    run(use)
 
-
-def test_a_database_older_than_the_bucket_is_refused() -> None:
-    async def use(world: World) -> None:
+async def test_a_database_older_than_the_bucket_is_refused() -> None:
+    async with started_world(leads=False) as world:
         await world.lead()
         await world.join()
         await world.commit(await world.make_topic())
@@ -615,11 +582,9 @@ def test_a_database_older_than_the_bucket_is_refused() -> None:
             await world.join()
             await world.make_topic()
 
-    run(use, leads=False)
 
-
-def test_a_committer_that_was_overtaken_before_it_looked_at_the_bucket_has_lost_its_lease_only() -> None:
-    async def use(world: World) -> None:
+async def test_a_committer_overtaken_before_it_looked_at_the_bucket_has_lost_its_lease_only() -> None:
+    async with started_world(leads=False) as world:
         await world.lead(is_opened=False)
         slow, overtaken = world.checkpointer, world.sequencer
         world.clock.advance(60)
@@ -632,11 +597,9 @@ def test_a_committer_that_was_overtaken_before_it_looked_at_the_bucket_has_lost_
         assert slow.refusal is None
         await overtaken.close()
 
-    run(use, leads=False)
 
-
-def test_a_database_of_an_older_incarnation_than_the_bucket_is_refused_also_in_the_middle() -> None:
-    async def use(world: World) -> None:
+async def test_a_database_of_an_older_incarnation_than_the_bucket_is_refused_also_in_the_middle() -> None:
+    async with started_world() as world:
         await world.join()
         topic = await world.make_topic()
         await world.settle()
@@ -647,11 +610,9 @@ def test_a_database_of_an_older_incarnation_than_the_bucket_is_refused_also_in_t
         with pytest.raises(IncarnationChanged):
             await world.commit(topic)
 
-    run(use)
 
-
-def test_a_committer_whose_database_was_replaced_reports_it_and_changes_nothing() -> None:
-    async def use(world: World) -> None:
+async def test_a_committer_whose_database_was_replaced_reports_it_and_changes_nothing() -> None:
+    async with started_world() as world:
         await world.join()
         topic = await world.make_topic()
         await world.rows.adopt("c", 2, 1)
@@ -662,11 +623,9 @@ def test_a_committer_whose_database_was_replaced_reports_it_and_changes_nothing(
             await world.commit(topic)
         assert isinstance(world.sequencer.lost, IncarnationChanged)
 
-    run(use)
 
-
-def test_a_database_that_went_back_while_its_committer_lives_is_left_at_once() -> None:
-    async def use(world: World) -> None:
+async def test_a_database_that_went_back_while_its_committer_lives_is_left_at_once() -> None:
+    async with started_world() as world:
         await world.join()
         topic = await world.make_topic()
         await world.commit(topic)
@@ -678,15 +637,13 @@ def test_a_database_that_went_back_while_its_committer_lives_is_left_at_once() -
             await world.commit(topic)
         assert world.sequencer.lost is not None
 
-    run(use)
-
 
 @pytest.mark.parametrize("part_rows", [2, 10_000])
-def test_a_snapshot_that_rots_costs_nothing(monkeypatch: pytest.MonkeyPatch, part_rows: int) -> None:
+async def test_a_snapshot_that_rots_costs_nothing(monkeypatch: pytest.MonkeyPatch, part_rows: int) -> None:
     """With hot rows in the head (many rows a part), and in parts of their own (few)."""
     monkeypatch.setattr("sequencer.checkpoint.snapshot.PART_ROWS", part_rows)
 
-    async def use(world: World) -> None:
+    async with started_world() as world:
         await world.join()
         topic = await world.make_topic()
         await world.commit(topic)
@@ -707,11 +664,9 @@ def test_a_snapshot_that_rots_costs_nothing(monkeypatch: pytest.MonkeyPatch, par
         assert await world.exported_rows() == await world.stored_rows()
         assert (await read_checkpoints(world.bucket, "c")).problems
 
-    run(use)
 
-
-def test_rows_written_after_a_head_are_not_acknowledged_by_its_second_attempt() -> None:
-    async def use(world: World) -> None:
+async def test_rows_written_after_a_head_are_not_acknowledged_by_its_second_attempt() -> None:
+    async with started_world() as world:
         await world.join()
         topic = await world.make_topic()
         await world.settle()
@@ -729,13 +684,13 @@ def test_rows_written_after_a_head_are_not_acknowledged_by_its_second_attempt() 
         await world.checkpointer.export()
         assert (await made).name == "later"
 
-    run(use)
 
-
-def test_no_change_counts_as_saved_while_hot_rows_go_into_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_change_counts_as_saved_while_hot_rows_go_into_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("sequencer.checkpoint.snapshot.PART_ROWS", 1)
 
-    async def use(world: World) -> None:
+    async with started_world() as world:
         await world.join()
         topic = await world.make_topic()
         await world.commit(topic)
@@ -756,11 +711,10 @@ def test_no_change_counts_as_saved_while_hot_rows_go_into_parts(monkeypatch: pyt
         assert handed_out and not any(handed_out), "no head that says it is retired is durable yet"
         assert len((await world.sequencer.garbage(GarbageRequest(10))).objects) == 1
 
-    run(use)
 
+async def test_exports_continue_after_an_error_that_was_not_expected() -> None:
+    async with started_world() as world:
 
-def test_exports_continue_after_an_error_that_was_not_expected() -> None:
-    async def use(world: World) -> None:
         async def fail_once(key: str) -> None:
             world.bucket.before_put = None
             raise RuntimeError("not expected_errors")
@@ -774,13 +728,11 @@ def test_exports_continue_after_an_error_that_was_not_expected() -> None:
         assert (await made).name == "t"
         running.cancel()
 
-    run(use)
 
-
-def test_a_head_that_a_life_before_may_still_write_keeps_its_number() -> None:
+async def test_a_head_that_a_life_before_may_still_write_keeps_its_number() -> None:
     """The same holder takes up the same epoch again when its release failed."""
 
-    async def use(world: World) -> None:
+    async with started_world() as world:
         await world.join()
         topic = await world.make_topic()
         await world.settle()
@@ -797,5 +749,3 @@ def test_a_head_that_a_life_before_may_still_write_keeps_its_number() -> None:
         again.begin(before._chain.identity, before._chain.epoch, before._chain.state)
         await again.export()
         assert again.last_head is not None and again.last_head.number > late.head.number
-
-    run(use)

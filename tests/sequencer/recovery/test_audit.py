@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 import pytest
@@ -63,10 +64,10 @@ async def kinds(world: LosableCluster) -> set[str]:
     return {finding.kind for finding in (await look(world)).findings}
 
 
-def run(use: Use) -> None:
-    """On a cluster with a bit of everything in it."""
-
-    async def whole() -> None:
+@asynccontextmanager
+async def started_world() -> AsyncIterator[LosableCluster]:
+    """Lead a cluster with a bit of everything in it."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
         world = LosableCluster()
         await world.lead()
         topic = await world.make_topic("t", 2)
@@ -84,9 +85,7 @@ def run(use: Use) -> None:
         position = OffsetPosition(topic.topic_id, 0, 2, 0, "")
         await world.sequencer.commit_offsets(CommitOffsets("g", -1, -1, -1, "", [position]))
         await world.checkpoint()
-        await use(world)
-
-    asyncio.run(asyncio.wait_for(whole(), PATIENCE_SECONDS))
+        yield world
 
 
 async def partition(world: LosableCluster, number: int = 0) -> PartitionRow:
@@ -102,18 +101,16 @@ async def runs(world: LosableCluster) -> list[RunRow]:
     return await world.rows.run_rows_after(None, 100)
 
 
-def test_a_sound_cluster_has_no_findings() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_a_sound_cluster_has_no_findings() -> None:
+    async with started_world() as world:
         report = await look(world)
         assert report.findings == [] and report.is_clean
         assert report.checked["objects opened"] == report.checked["objects"] == 6
         assert report.checked["runs"] == 8 and report.commit_number > 0
 
-    run(use)
 
-
-def test_a_recovered_cluster_has_no_findings() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_a_recovered_cluster_has_no_findings() -> None:
+    async with started_world() as world:
         await world.write("t", Batch("later", 3), partition=1)
         await world.lose_database()
         await world.recover()
@@ -123,11 +120,9 @@ def test_a_recovered_cluster_has_no_findings() -> None:
         await world.checkpoint()
         assert (await look(world)).findings == []
 
-    run(use)
 
-
-def test_objects_in_progress_and_garbage_are_counted_and_no_findings() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_objects_in_progress_and_garbage_are_counted_and_no_findings() -> None:
+    async with started_world() as world:
         await world.upload([("t", 0, [Batch("young")])])
         assert (await look(world)).checked["uploads under way"] == 1
         await world.sequencer.close_session(SessionRef(world.session.session_id))
@@ -140,11 +135,9 @@ def test_objects_in_progress_and_garbage_are_counted_and_no_findings() -> None:
         world.clock.advance(3 * 24 * 3600)
         assert await kinds(world) == {"overdue_garbage"}
 
-    run(use)
 
-
-def test_a_missing_object_is_named_with_the_offsets_that_are_gone() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_a_missing_object_is_named_with_the_offsets_that_are_gone() -> None:
+    async with started_world() as world:
         key = (await objects(world))[0].key
         await world.bucket.delete([key])
         report = await look(world)
@@ -154,11 +147,9 @@ def test_a_missing_object_is_named_with_the_offsets_that_are_gone() -> None:
             finding.subject == "t-0" and "offsets 0 to 4" in finding.detail for finding in report.findings
         )
 
-    run(use)
 
-
-def test_corrupt_bytes_are_found_by_reading_all_and_a_wrong_size_without() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_corrupt_bytes_are_found_by_reading_all_and_a_wrong_size_without() -> None:
+    async with started_world() as world:
         key = (await objects(world))[1].key
         data = bytearray(await world.bucket.get(key))
         data[75] ^= 1
@@ -171,11 +162,9 @@ def test_corrupt_bytes_are_found_by_reading_all_and_a_wrong_size_without() -> No
         await world.bucket.put(key, [data, b"more"])
         assert "wrong_size" in await kinds(world)
 
-    run(use)
 
-
-def test_an_object_that_nobody_will_ever_delete_is_named() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_an_object_that_nobody_will_ever_delete_is_named() -> None:
+    async with started_world() as world:
         agent = await world.sequencer.register_agent(AGENT)  # ends its sessions
         ended = world.session
         _, key = await world.upload([("t", 0, [Batch("orphan")])])
@@ -192,11 +181,9 @@ def test_an_object_that_nobody_will_ever_delete_is_named() -> None:
         await world.bucket.put("c/mixed/what", [b"is this"])
         assert await kinds(world) == {"stray_object"}
 
-    run(use)
 
-
-def test_a_gap_in_the_log_is_named() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_a_gap_in_the_log_is_named() -> None:
+    async with started_world() as world:
         [_, second, *_] = await runs(world)
         gone = changes(
             *(
@@ -209,8 +196,6 @@ def test_a_gap_in_the_log_is_named() -> None:
         await world.rows.write(gone, 1)
         found = (await look(world)).findings
         assert any((one.kind, one.subject, one.detail) == ("gap", "t-0", "no run of [5, 6)") for one in found)
-
-    run(use)
 
 
 Plant = Callable[[LosableCluster], Awaitable[None]]
@@ -377,19 +362,17 @@ async def half_recovered(world: LosableCluster) -> None:
         (half_recovered, "cluster"),
     ],
 )
-def test_each_planted_fault_is_named(plant: Plant, kind: str) -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_each_planted_fault_is_named(plant: Plant, kind: str) -> None:
+    async with started_world() as world:
         await plant(world)
         assert kind in await kinds(world)
 
-    run(use)
 
-
-def test_a_change_during_the_audit_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_during_the_audit_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commits, swaps' like, and the collector go on between any two reads."""
     monkeypatch.setattr("sequencer.recovery.audit.PAGE_ROWS", 2)
 
-    async def use(world: LosableCluster) -> None:
+    async with started_world() as world:
         written = 0
 
         async def write_on() -> None:
@@ -408,11 +391,9 @@ def test_a_change_during_the_audit_is_no_finding(monkeypatch: pytest.MonkeyPatch
         assert written > 5 and not writer.done()
         await cancel_and_wait(writer)
 
-    run(use)
 
-
-def test_a_sample_opens_a_few_and_all_opens_all() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_a_sample_opens_a_few_and_all_opens_all() -> None:
+    async with started_world() as world:
         for number in range(30):
             await world.write("t", Batch(f"m{number}"))
         few = await look(world, 0.0)
@@ -420,8 +401,6 @@ def test_a_sample_opens_a_few_and_all_opens_all() -> None:
         assert (await look(world, 1.0)).checked["objects opened"] == few.checked["objects"]
         assert all(row.kind is ObjectKind.MIXED for row in await objects(world))
         await world.sequencer.commit(CommitRequest(world.session.session_id, world.number, 0, None, []))
-
-    run(use)
 
 
 def test_an_aborted_range_may_be_no_more_than_its_marker() -> None:

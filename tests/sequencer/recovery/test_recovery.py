@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 import msgspec
@@ -59,17 +60,16 @@ from tests.support.patience import PATIENCE_SECONDS
 from tests.support.row_samples import changes
 
 
-def run(use: Callable[[LosableCluster], Awaitable[None]]) -> None:
-    async def whole() -> None:
+@asynccontextmanager
+async def started_world() -> AsyncIterator[LosableCluster]:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         world = LosableCluster()
         await world.lead()
-        await use(world)
-
-    asyncio.run(asyncio.wait_for(whole(), PATIENCE_SECONDS))
+        yield world
 
 
-def test_checkpointed_records_keep_their_offsets_and_later_ones_get_offsets_above_all_assigned() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_checkpointed_records_keep_offsets_and_later_ones_get_offsets_above_all_assigned() -> None:
+    async with started_world() as world:
         await world.make_topic("t", 2)
         await world.write("t", Batch("a", 3), Batch("b", 2))
         await world.checkpoint()
@@ -93,11 +93,9 @@ def test_checkpointed_records_keep_their_offsets_and_later_ones_get_offsets_abov
         await world.write("t", Batch("e"))
         assert world.told["t", 0, "e"] == 1_009
 
-    run(use)
 
-
-def test_a_cluster_that_was_stopped_comes_back_exactly() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_a_cluster_that_was_stopped_comes_back_exactly() -> None:
+    async with started_world() as world:
         await world.make_topic("t")
         await world.write("t", Batch("a", 3))
         await world.checkpoint()
@@ -113,11 +111,9 @@ def test_a_cluster_that_was_stopped_comes_back_exactly() -> None:
         await world.write("t", Batch("c"))
         assert world.told["t", 0, "c"] == 6
 
-    run(use)
 
-
-def test_the_logs_epoch_rises_where_it_continues() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_the_logs_epoch_rises_where_it_continues() -> None:
+    async with started_world() as world:
         topic = await world.make_topic("t")
         await world.write("t", Batch("a"))
         await world.checkpoint()
@@ -130,11 +126,9 @@ def test_the_logs_epoch_rises_where_it_continues() -> None:
         assert metadata.ring is not None and metadata.ring.generation > 1 << 16
         assert metadata.incarnation == 2 and metadata.cluster_id == "c"
 
-    run(use)
 
-
-def test_an_idempotent_batch_that_was_sent_again_is_stored_once_and_order_is_kept() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_an_idempotent_batch_that_was_sent_again_is_stored_once_and_order_is_kept() -> None:
+    async with started_world() as world:
         await world.make_topic("t")
         await world.write("t", Batch("a", 2, 7, 0))
         await world.checkpoint()
@@ -148,13 +142,11 @@ def test_an_idempotent_batch_that_was_sent_again_is_stored_once_and_order_is_kep
         await world.write("t", Batch("c", 2, 7, 4))
         assert world.told["t", 0, "c"] == 1_004
 
-    run(use)
 
-
-def test_producers_that_are_not_in_memory_come_back_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_producers_that_are_not_in_memory_come_back_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sequencer.store.recent_rows.MOST", {ProducerRow: 1, GroupOffsetRow: 1})
 
-    async def use(world: LosableCluster) -> None:
+    async with started_world() as world:
         await world.make_topic("t")
         for producer in (7, 8, 9):
             await world.write("t", Batch(f"{producer}", 1, producer, 0))
@@ -166,11 +158,9 @@ def test_producers_that_are_not_in_memory_come_back_too(monkeypatch: pytest.Monk
             await world.write("t", Batch(f"{producer}", 1, producer, 0))
             assert world.told["t", 0, f"{producer}"] == offset, "it is a duplicate"
 
-    run(use)
 
-
-def test_a_batch_that_waits_for_one_of_another_session_is_put_after_it() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_a_batch_that_waits_for_one_of_another_session_is_put_after_it() -> None:
+    async with started_world() as world:
         await world.make_topic("t")
         await world.checkpoint()
         first = world.session
@@ -189,13 +179,11 @@ def test_a_batch_that_waits_for_one_of_another_session_is_put_after_it() -> None
         assert await world.read("t") == {"plain": 1_000, "first": 1_001, "second": 1_002}
         assert report.resequenced.out_of_sequence == 1
 
-    run(use)
 
-
-def test_a_batch_that_was_refused_at_the_checkpoint_and_stored_after_it_comes_back() -> None:
+async def test_a_batch_that_was_refused_at_the_checkpoint_and_stored_after_it_comes_back() -> None:
     """What had a gap before it is asked again by reference: its object has a row, and may have no run, by then."""
 
-    async def use(world: LosableCluster) -> None:
+    async with started_world() as world:
         await world.make_topic("t")
         await world.write("t", Batch("here", 1, 8, 0), Batch("second", 1, 7, 1))
         sealed, key = await world.upload([("t", 0, [Batch("third", 2, 7, 2)])])
@@ -224,11 +212,9 @@ def test_a_batch_that_was_refused_at_the_checkpoint_and_stored_after_it_comes_ba
         seen = await audit(world.rows, world.bucket, world.clock, SeededEntropy(1), AuditSettings(1.0))
         assert seen.findings == []
 
-    run(use)
 
-
-def test_uploads_that_were_garbage_at_the_checkpoint_do_not_come_back() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_uploads_that_were_garbage_at_the_checkpoint_do_not_come_back() -> None:
+    async with started_world() as world:
         await world.make_topic("t")
         await world.upload([("t", 0, [Batch("orphan")])])
         await world.sequencer.commit(CommitRequest(world.session.session_id, 0, 0, None, []))
@@ -240,11 +226,9 @@ def test_uploads_that_were_garbage_at_the_checkpoint_do_not_come_back() -> None:
         assert await world.read("t") == {"a": 0}
         assert report.resequenced.records == 0
 
-    run(use)
 
-
-def test_a_jobs_write_is_answered_once_a_checkpoint_has_it_and_is_written_again_otherwise() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_a_jobs_write_is_answered_once_a_checkpoint_has_it_and_is_written_again_otherwise() -> None:
+    async with started_world() as world:
         await world.make_topic("t")
         asked = OpenSession(WRITER_BROKER_ID, 0, name=UUID(int=66))
         agents, world.session = world.session, await world.sequencer.open_session(asked)
@@ -283,11 +267,9 @@ def test_a_jobs_write_is_answered_once_a_checkpoint_has_it_and_is_written_again_
         assert await world.read("t") == {"a": 0, "b": 1 + RESERVATION}
         world.session = agents
 
-    run(use)
 
-
-def test_group_offsets_are_those_of_the_checkpoint() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_group_offsets_are_those_of_the_checkpoint() -> None:
+    async with started_world() as world:
         topic = await world.make_topic("t")
         await world.write("t", Batch("a", 5))
 
@@ -305,11 +287,9 @@ def test_group_offsets_are_those_of_the_checkpoint() -> None:
         assert [position.offset for position in found.positions] == [2]
         assert any("group offsets" in one for one in report.lost)
 
-    run(use)
 
-
-def test_transactions_without_a_known_end_are_aborted_and_their_producers_fenced() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_transactions_without_a_known_end_are_aborted_and_their_producers_fenced() -> None:
+    async with started_world() as world:
         topic = await world.make_topic("t")
         grant = await world.sequencer.init_producer(InitProducer(transactional_id="x", timeout_ms=60_000))
         asked = TransactionRef("x", grant.producer_id, grant.producer_epoch)
@@ -344,13 +324,11 @@ def test_transactions_without_a_known_end_are_aborted_and_their_producers_fenced
         again = await world.sequencer.init_producer(InitProducer(transactional_id="x", timeout_ms=60_000))
         assert again.producer_id > 1 << 32 and again.producer_epoch == 0
 
-    run(use)
 
-
-def test_an_end_that_is_retried_is_not_answered_by_the_end_of_the_transaction_before_it() -> None:
+async def test_an_end_that_is_retried_is_not_answered_by_the_end_of_the_transaction_before_it() -> None:
     """Of a client that keeps its epoch from one transaction to the next."""
 
-    async def use(world: LosableCluster) -> None:
+    async with started_world() as world:
         topic = await world.make_topic("t")
         grant = await world.sequencer.init_producer(InitProducer(transactional_id="x", timeout_ms=60_000))
         asked = TransactionRef("x", grant.producer_id, grant.producer_epoch)
@@ -369,11 +347,9 @@ def test_an_end_that_is_retried_is_not_answered_by_the_end_of_the_transaction_be
             with pytest.raises(ProducerFenced):
                 await world.sequencer.end_transaction(EndTransaction(asked, True, False, number))
 
-    run(use)
 
-
-def test_a_consumer_at_the_end_of_an_empty_log_reads_on() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_a_consumer_at_the_end_of_an_empty_log_reads_on() -> None:
+    async with started_world() as world:
         topic = await world.make_topic("t")
         await world.write("t", Batch("read", 5))
         await world.sequencer.delete_records(DeleteRecords([DeleteRecordsPartition(topic.topic_id, 0, -1)]))
@@ -389,11 +365,9 @@ def test_a_consumer_at_the_end_of_an_empty_log_reads_on() -> None:
         assert partition.error is PartitionError.NONE and partition.log_start_offset == 5
         assert await world.read("t") == {"later": 5 + RESERVATION}
 
-    run(use)
 
-
-def test_a_topic_that_no_checkpoint_has_comes_back_by_its_objects() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_a_topic_that_no_checkpoint_has_comes_back_by_its_objects() -> None:
+    async with started_world() as world:
         await world.make_topic("t")
         await world.checkpoint()
         world.topics["lost"] = Topic(UUID(int=99), "lost", 3, {}, 0)
@@ -407,11 +381,9 @@ def test_a_topic_that_no_checkpoint_has_comes_back_by_its_objects() -> None:
         assert report.made_up_topics == ["lost", "t2"]
         assert await world.read("lost", 2) == {"a": RESERVATION}
 
-    run(use)
 
-
-def test_a_second_loss_starts_from_the_first_recovery() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_a_second_loss_starts_from_the_first_recovery() -> None:
+    async with started_world() as world:
         await world.make_topic("t")
         await world.write("t", Batch("a"))
         await world.checkpoint()
@@ -430,11 +402,9 @@ def test_a_second_loss_starts_from_the_first_recovery() -> None:
             "c", 3, 1, {"mixed": 1, "parquet": 1, "checkpoint": 3}
         )
 
-    run(use)
 
-
-def test_missing_and_corrupt_objects_are_reported_and_all_else_is_there() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_missing_and_corrupt_objects_are_reported_and_all_else_is_there() -> None:
+    async with started_world() as world:
         await world.make_topic("t")
         await world.write("t", Batch("a", 2))
         await world.write("t", Batch("b"))
@@ -453,11 +423,9 @@ def test_missing_and_corrupt_objects_are_reported_and_all_else_is_there() -> Non
         assert any(keys[2] in one for one in report.lost)
         assert report.resequenced.records == 1
 
-    run(use)
 
-
-def test_a_batch_that_is_stored_though_the_one_before_it_is_lost_is_remembered_and_nothing_else_is() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_a_batch_stored_though_the_one_before_it_is_lost_is_remembered_and_nothing_else_is() -> None:
+    async with started_world() as world:
         await world.make_topic("t")
         await world.write("t", Batch("a", 2, 7, 0))
         await world.checkpoint()
@@ -473,13 +441,11 @@ def test_a_batch_that_is_stored_though_the_one_before_it_is_lost_is_remembered_a
         await world.write("t", Batch("after", 1, 7, 4), Batch("next", 1, 7, 5))
         assert (world.told["t", 0, "after"], world.told["t", 0, "next"]) == (1_002, 1_003)
 
-    run(use)
 
-
-def test_a_commit_that_a_snapshots_pages_have_and_its_head_has_not_is_resequenced() -> None:
+async def test_a_commit_that_a_snapshots_pages_have_and_its_head_has_not_is_resequenced() -> None:
     """The database had it, and the committer was not told yet."""
 
-    async def use(world: LosableCluster) -> None:
+    async with started_world() as world:
         await world.make_topic("t")
         await world.write("t", Batch("a"))
         await world.checkpoint()
@@ -506,13 +472,11 @@ def test_a_commit_that_a_snapshots_pages_have_and_its_head_has_not_is_resequence
         assert await world.read("t") == {"a": 0, "b": 1_001, "c": 1_003}
         assert report.resequenced.batches == 2 and not [one for one in report.notes if "object" in one]
 
-    run(use)
 
-
-def test_an_aborted_range_whose_marker_was_swapped_away_while_a_snapshot_was_read_is_dropped() -> None:
+async def test_an_aborted_range_whose_marker_was_swapped_away_while_a_snapshot_was_read_is_dropped() -> None:
     """Its swap is in the pages, and in no head. Consumers would drop the producer's next transaction for it."""
 
-    async def use(world: LosableCluster) -> None:
+    async with started_world() as world:
         topic = await world.make_topic("t")
         await world.write("t", Batch("a", 9))
         await world.checkpoint()
@@ -525,11 +489,9 @@ def test_an_aborted_range_whose_marker_was_swapped_away_while_a_snapshot_was_rea
         found = await read_checkpoints(world.bucket, "c")
         assert found.rows.all(AbortedRow) == ranges[1:]
 
-    run(use)
 
-
-def test_batches_that_the_checkpoint_lists_as_refused_are_not_stored_when_an_object_is_missing() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_batches_the_checkpoint_lists_as_refused_are_not_stored_when_an_object_is_missing() -> None:
+    async with started_world() as world:
         await world.make_topic("t")
         await world.write("t", Batch("a"))
         [key] = [info.key async for info in world.bucket.list("c/mixed/")]
@@ -540,11 +502,9 @@ def test_batches_that_the_checkpoint_lists_as_refused_are_not_stored_when_an_obj
         report = await world.recover()
         assert (report.resequenced.records, report.resequenced.out_of_sequence) == (0, 1)
 
-    run(use)
 
-
-def test_a_head_that_cannot_be_read_costs_nothing_but_a_larger_hole() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_a_head_that_cannot_be_read_costs_nothing_but_a_larger_hole() -> None:
+    async with started_world() as world:
         await world.make_topic("t")
         await world.write("t", Batch("a"))
         await world.checkpoint()
@@ -563,11 +523,9 @@ def test_a_head_that_cannot_be_read_costs_nothing_but_a_larger_hole() -> None:
         assert read["a"] == 0 and min(read["b"], read["c"]) >= 1_801
         assert any(key in note for note in report.notes)
 
-    run(use)
 
-
-def test_a_dry_run_touches_nothing() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_a_dry_run_touches_nothing() -> None:
+    async with started_world() as world:
         await world.make_topic("t")
         await world.write("t", Batch("a"))
         await world.checkpoint()
@@ -576,11 +534,9 @@ def test_a_dry_run_touches_nothing() -> None:
         assert report.is_dry_run and report.certain["offsets"] == 1
         assert [(info.key, info.size) async for info in world.bucket.list("")] == before
 
-    run(use)
 
-
-def test_only_an_empty_database_without_a_committer_is_touched() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_only_an_empty_database_without_a_committer_is_touched() -> None:
+    async with started_world() as world:
         await world.make_topic("t")
         await world.checkpoint()
         with pytest.raises(RecoveryRefused, match="not empty"):
@@ -597,11 +553,9 @@ def test_only_an_empty_database_without_a_committer_is_touched() -> None:
         with pytest.raises(RecoveryRefused, match="topic"):
             await world.recover()
 
-    run(use)
 
-
-def test_a_cluster_that_lives_is_not_recovered() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_a_cluster_that_lives_is_not_recovered() -> None:
+    async with started_world() as world:
         await world.make_topic("t")
         await world.checkpoint()
         live = world.checkpointer
@@ -615,11 +569,9 @@ def test_a_cluster_that_lives_is_not_recovered() -> None:
         with pytest.raises(RecoveryRefused, match="alive"):
             await recovery
 
-    run(use)
 
-
-def test_the_old_committer_is_refused_after_a_recovery_elsewhere() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_the_old_committer_is_refused_after_a_recovery_elsewhere() -> None:
+    async with started_world() as world:
         await world.make_topic("t")
         await world.checkpoint()
         old, old_checkpointer = world.sequencer, world.checkpointer
@@ -632,11 +584,9 @@ def test_the_old_committer_is_refused_after_a_recovery_elsewhere() -> None:
             await old.create_topic(CreateTopic("u", 1, {}))
         assert isinstance(old.lost, IncarnationChanged)
 
-    run(use)
 
-
-def test_a_database_that_is_half_filled_serves_nobody() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_a_database_that_is_half_filled_serves_nobody() -> None:
+    async with started_world() as world:
         await world.make_topic("t")
         await world.checkpoint()
         await world.lose_database()
@@ -646,22 +596,18 @@ def test_a_database_that_is_half_filled_serves_nobody() -> None:
         with pytest.raises(IncarnationChanged, match="recover"):
             await world.lead()
 
-    run(use)
 
-
-def test_an_empty_bucket_and_an_unknown_cluster_are_refused() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_an_empty_bucket_and_an_unknown_cluster_are_refused() -> None:
+    async with started_world() as world:
         nothing = MemoryStore(world.clock)
         with pytest.raises(RecoveryRefused):
             await recover(nothing, None, world.clock, holder="r")
         with pytest.raises(RecoveryRefused, match="'c'"):
             await recover(world.bucket, None, world.clock, holder="r", cluster_id="other")
 
-    run(use)
 
-
-def test_counters_continue_above_all_that_was_given_out() -> None:
-    async def use(world: LosableCluster) -> None:
+async def test_counters_continue_above_all_that_was_given_out() -> None:
+    async with started_world() as world:
         await world.make_topic("t")
         await world.checkpoint()
         given = [(await world.sequencer.init_producer(InitProducer())).producer_id for _ in range(3)]
@@ -674,8 +620,6 @@ def test_counters_continue_above_all_that_was_given_out() -> None:
         assert not [
             row for row in await world.rows.objects_after("", 9) if isinstance(row, RunRow | ObjectRow)
         ]
-
-    run(use)
 
 
 async def test_a_cluster_is_found_beside_objects_of_other_programs() -> None:

@@ -272,9 +272,7 @@ async def test_one_partition_of_a_wide_topic_costs_one_sum() -> None:
         assert store.statements == 5 + 1
 
 
-async def test_sums_of_a_wide_topic_are_as_few_as_its_hundreds_in_whatever_order_its_partitions_are_due() -> (
-    None
-):
+async def test_sums_of_a_wide_topic_are_as_few_as_its_hundreds_in_whatever_order_partitions_are_due() -> None:
     rows = [
         PartitionRow(TOPIC, hundred * 100 + number, 0, 10, -1, [LogEpoch(0, 0)])
         for number in range(100)

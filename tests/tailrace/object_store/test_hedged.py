@@ -102,9 +102,7 @@ async def test_a_conditional_put_is_asked_once_and_a_missing_object_is_an_answer
     assert store.retries == 0
 
 
-async def test_calls_in_an_outage_are_answered_soon_after_it_although_the_share_of_hedges_is_used_up() -> (
-    None
-):
+async def test_calls_in_an_outage_are_answered_soon_after_it_although_the_hedges_are_used_up() -> None:
     store, faulty, clock = make()
     for number in range(40):
         await store.put(f"k{number}", [b"x"])
