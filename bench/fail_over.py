@@ -43,7 +43,7 @@ from sequencer.store.rows import (
     Row,
     TopicRow,
 )
-from sequencer.store.sql.store import SqlRowStore, open_row_store
+from sequencer.store.sql.store import SqlRowStore
 from tailrace.clock import SystemClock, SystemEntropy
 from tests.support.servers import postgres_server
 
@@ -101,7 +101,7 @@ async def create(committer: Committer, name: str, count: int) -> None:
 
 async def measure(url: str, count: int, each: int, behind: int) -> dict[str, Any]:
     clock, entropy = SystemClock(), SystemEntropy()
-    store = open_row_store(url, clock=clock, entropy=entropy)
+    store = SqlRowStore(url, clock=clock, entropy=entropy)
     try:
         await fill(store, count, each)
         first = Committer(store, clock, entropy, keeps_journal=True, reads=store.reads())

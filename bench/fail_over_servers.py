@@ -40,7 +40,7 @@ from bench.support.scale_servers import SequencerProcess, Servers
 from sequencer.api.errors import SequencerError, SequencerUnavailable
 from sequencer.api.groups import FetchOffsets
 from sequencer.api.topics import CreateTopic, Topic
-from sequencer.store.sql.store import open_row_store
+from sequencer.store.sql.store import SqlRowStore
 from tailrace.clock import SystemClock, SystemEntropy
 from tests.support.servers import postgres_server
 
@@ -81,7 +81,7 @@ async def multiply(url: str, times: int, producers: int) -> None:
 
 
 async def fill_database(url: str, partitions: int, each: int) -> None:
-    store = open_row_store(url, clock=SystemClock(), entropy=SystemEntropy())
+    store = SqlRowStore(url, clock=SystemClock(), entropy=SystemEntropy())
     try:
         await fill(store, PARTITIONS_OF_A_TOPIC, each)
     finally:

@@ -45,7 +45,7 @@ from sequencer.api.reads import FindPartition, FindRequest
 from sequencer.api.topics import CreateTopic, Topic
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
-from sequencer.store.sql.store import open_row_store
+from sequencer.store.sql.store import SqlRowStore
 from tailrace.batches.mixed_object import BatchCoordinates
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace_cli.running.loop import collect_rarely
@@ -209,7 +209,7 @@ class Bench:
 async def opened(url: str, *, keeps_journal: bool = False, **settings: int) -> AsyncIterator[Bench]:
     """Run a committer on a new database at this URL inside the block."""
     clock, entropy = SystemClock(), SystemEntropy()
-    store = open_row_store(url, clock=clock, entropy=entropy)
+    store = SqlRowStore(url, clock=clock, entropy=entropy)
     chosen = SequencerSettings(
         committer_lease_ms=60_000,
         session_lease_ms=HOUR_MS,

@@ -147,7 +147,7 @@ def objects_per_second(workload: Workload) -> float:
     )
 
 
-def load_of(workload: Workload, units: UnitCosts = UNIT_COSTS) -> Load:
+def load_of(workload: Workload) -> Load:
     """Return what the cluster does for this workload, per second."""
     data = workload.mib_per_second * MIB
     batches = data / (workload.batch_kib * 1024)
@@ -162,26 +162,26 @@ def load_of(workload: Workload, units: UnitCosts = UNIT_COSTS) -> Load:
         object_bytes=object_bytes,
         rows=rows,
         tail_gets=objects * max(1.0, object_bytes / chunk) * _reading_zones(workload),
-        catch_up_gets=read * workload.catch_up / chunk * units.gets_per_chunk,
-        compaction_gets=max(objects, data / (units.compactor_get_mib * MIB)) if compacted else 0.0,
-        compaction_puts=compacted / (units.compacted_object_mib * MIB),
-        agent_cpu=data / GIB * units.produce_cpu_per_gib
-        + batches * units.produce_cpu_per_batch
-        + read / GIB * (1 - workload.catch_up) * units.fetch_cpu_per_gib
-        + read / GIB * workload.catch_up * units.catch_up_cpu_per_gib,
-        sequencer_cpu=objects * units.sequencer_cpu_per_object + rows * units.sequencer_cpu_per_row,
-        compactor_cpu=compacted / GIB * units.compactor_cpu_per_gib,
+        catch_up_gets=read * workload.catch_up / chunk * UNIT_COSTS.gets_per_chunk,
+        compaction_gets=max(objects, data / (UNIT_COSTS.compactor_get_mib * MIB)) if compacted else 0.0,
+        compaction_puts=compacted / (UNIT_COSTS.compacted_object_mib * MIB),
+        agent_cpu=data / GIB * UNIT_COSTS.produce_cpu_per_gib
+        + batches * UNIT_COSTS.produce_cpu_per_batch
+        + read / GIB * (1 - workload.catch_up) * UNIT_COSTS.fetch_cpu_per_gib
+        + read / GIB * workload.catch_up * UNIT_COSTS.catch_up_cpu_per_gib,
+        sequencer_cpu=objects * UNIT_COSTS.sequencer_cpu_per_object + rows * UNIT_COSTS.sequencer_cpu_per_row,
+        compactor_cpu=compacted / GIB * UNIT_COSTS.compactor_cpu_per_gib,
     )
 
 
-def usage_of(workload: Workload, units: UnitCosts = UNIT_COSTS) -> Usage:
+def usage_of(workload: Workload) -> Usage:
     """Return what the workload uses in a month. Storage is that of a log that has reached its retention."""
-    load, data = load_of(workload, units), workload.mib_per_second * MIB
+    load, data = load_of(workload), workload.mib_per_second * MIB
     kept = data * workload.retention_hours * _HOUR * (workload.parquet_ratio or 1.0)
     crossing = 0.0 if workload.is_zone_aware else (workload.zones - 1) / workload.zones
-    gets = load.tail_gets * (1 + units.hedged_gets) + load.catch_up_gets + load.compaction_gets
+    gets = load.tail_gets * (1 + UNIT_COSTS.hedged_gets) + load.catch_up_gets + load.compaction_gets
     per_second = Usage(
-        puts=load.objects * (1 + units.hedged_puts) + load.compaction_puts,
+        puts=load.objects * (1 + UNIT_COSTS.hedged_puts) + load.compaction_puts,
         gets=gets,
         put_bytes=data * (1 + workload.parquet_ratio),
         got_bytes=data * (_reading_zones(workload) + workload.consumers * workload.catch_up)

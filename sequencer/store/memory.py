@@ -47,9 +47,9 @@ _own_max = attrgetter("max_timestamp")
 class MemoryRowStore:
     """The rows of one database. They survive `close`: a store that is opened again has everything that was written."""
 
-    def __init__(self, clock: Clock, cluster_id: str = "memory", incarnation: int = 1) -> None:
+    def __init__(self, clock: Clock, cluster_id: str = "memory") -> None:
         self._clock = clock
-        self._identity = DatabaseIdentity(cluster_id=cluster_id, incarnation=incarnation)
+        self._identity = DatabaseIdentity(cluster_id=cluster_id, incarnation=1)
         self._hot: dict[type[Row], dict[tuple[object, ...], Row]] = {kind: {} for kind in JOURNALED}
         self._objects: dict[UUID, ObjectRow] = {}
         self._runs: dict[tuple[UUID, int], list[RunRow]] = {}

@@ -521,7 +521,6 @@ def control_batch(
     producer_epoch: int,
     timestamp_ms: int,
     base_offset: int = 0,
-    leader_epoch: int = -1,
     coordinator_epoch: int = 0,
 ) -> bytes:
     """Build the marker that ends a transaction in one partition: one control record, 78 bytes in all.
@@ -538,7 +537,6 @@ def control_batch(
         base_timestamp=timestamp_ms,
         max_timestamp=timestamp_ms,
         base_offset=base_offset,
-        leader_epoch=leader_epoch,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
     )

@@ -59,9 +59,9 @@ def open_store(
     return _open_s3(replace(location, repeats_requests=repeats_requests), backend)
 
 
-def check_store_url(url: str, environ: Mapping[str, str] = os.environ) -> None:
+def check_store_url(url: str) -> None:
     """Raise BadStoreUrl if `open_store` would. Opens and creates nothing."""
-    _parsed(url, environ)
+    _parsed(url, os.environ)
 
 
 def object_url(store_url: str, key: str) -> str:

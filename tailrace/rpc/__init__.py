@@ -15,7 +15,7 @@ from tailrace.rpc.frames import decode_body, encode_body
 from tailrace.rpc.hello import ClusterIdentity, KnownCluster
 from tailrace.rpc.link import Link, Receiver, RpcConnection, TcpLink, join_address, split_address
 from tailrace.rpc.security import RpcSecurity
-from tailrace.rpc.server import Handler, RpcServer, TailHandler
+from tailrace.rpc.server import Handler, RpcServer
 
 __all__ = [
     "CallFailed",
@@ -34,7 +34,6 @@ __all__ = [
     "RpcError",
     "RpcSecurity",
     "RpcServer",
-    "TailHandler",
     "TcpLink",
     "RpcConnection",
     "decode_body",

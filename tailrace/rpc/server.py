@@ -38,8 +38,6 @@ from tailrace.security.handshakes import HandshakeBounds, Handshakes, NoHandshak
 
 Handler = Callable[[str, memoryview], Awaitable[tuple[bytes, Sequence[Buffer]]]]
 """Takes (method, body) and returns the response's (body, tail). Raises CallFailed for an error with a code."""
-TailHandler = Callable[[str, memoryview, memoryview], Awaitable[tuple[bytes, Sequence[Buffer]]]]
-"""Takes (method, body, tail), for requests with a tail."""
 
 _log = structlog.get_logger(__name__)
 _HEADER_ROOM = 1024
@@ -81,7 +79,6 @@ class RpcServer:
         entropy: Entropy,
         known: KnownCluster | None = None,
         security: RpcSecurity | None = None,
-        tail_handler: TailHandler | None = None,
         max_frame_bytes: int = MAX_FRAME_BYTES,
         max_concurrent: int = 1024,
         max_connections: int = 4096,
@@ -92,7 +89,6 @@ class RpcServer:
     ) -> None:
         self.known = known if known is not None else KnownCluster()
         self._handler = handler
-        self._tail_handler = tail_handler
         self._clock = clock
         self._entropy = entropy
         self._security = security if security is not None else RpcSecurity()
@@ -277,11 +273,9 @@ class RpcServer:
         assert self.held_bytes >= 0, "more given back than held"
 
     async def _handle(self, method: str, frame: Frame) -> tuple[bytes, Sequence[Buffer]]:
-        if not len(frame.tail):
-            return await self._handler(method, frame.body)
-        if self._tail_handler is None:
+        if len(frame.tail):
             raise CallFailed("bad_request", f"{method}: requests to this server carry no tail")
-        return await self._tail_handler(method, frame.body, frame.tail)
+        return await self._handler(method, frame.body)
 
 
 class _Served:

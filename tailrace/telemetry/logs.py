@@ -80,18 +80,17 @@ class _Shown:
 
 
 class RepeatGate:
-    """Admits the same event once in `seconds`."""
+    """Admits the same event once in REPEAT_SECONDS."""
 
-    def __init__(self, clock: Clock, seconds: float = REPEAT_SECONDS) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._seconds = seconds
         self._shown: dict[object, _Shown] = {}
 
     def admit(self, key: object) -> int | None:
         """Return how many events with this key were omitted since the last; None if this one must be omitted too."""
         now = self._clock.monotonic()
         shown = self._shown.get(key)
-        if shown is not None and now - shown.at < self._seconds:
+        if shown is not None and now - shown.at < REPEAT_SECONDS:
             shown.left_out += 1
             return None
         if shown is None and len(self._shown) >= MAX_KNOWN_EVENTS:

@@ -69,7 +69,7 @@ def audit(
 
 async def _audit(settings: Settings, options: AuditSettings) -> AuditReport:
     from sequencer.recovery.audit import audit as run_audit
-    from sequencer.store.sql.store import open_row_store
+    from sequencer.store.sql.store import SqlRowStore
     from tailrace.clock import SystemClock, SystemEntropy
     from tailrace.object_store.open import open_store
     from tailrace_cli.connections.connecting import check_exists, store_urls
@@ -78,7 +78,7 @@ async def _audit(settings: Settings, options: AuditSettings) -> AuditReport:
     store_url, database_url = store_urls(settings)
     check_exists(store_url, database_url)
     clock, entropy = SystemClock(), SystemEntropy()
-    rows = open_row_store(
+    rows = SqlRowStore(
         database_url,
         clock=clock,
         entropy=entropy,

@@ -58,7 +58,7 @@ def recover(
 
 async def _recover(settings: Settings, cluster: str | None, dry_run: bool) -> RecoveryReport:
     from sequencer.recovery.recover import recover as run_recovery
-    from sequencer.store.sql.store import open_row_store
+    from sequencer.store.sql.store import SqlRowStore
     from tailrace.clock import SystemClock, SystemEntropy
     from tailrace.object_store.open import open_store
     from tailrace_cli.connections.connecting import check_exists, store_urls
@@ -70,7 +70,7 @@ async def _recover(settings: Settings, cluster: str | None, dry_run: bool) -> Re
     holder = f"recover#{entropy.uuid()}"
     store = open_store(store_url, clock=clock)
     password = database_password(settings)
-    rows = None if dry_run else open_row_store(database_url, clock=clock, entropy=entropy, password=password)
+    rows = None if dry_run else SqlRowStore(database_url, clock=clock, entropy=entropy, password=password)
     try:
         if rows is not None:
             await rows.open()

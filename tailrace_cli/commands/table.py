@@ -311,6 +311,6 @@ def _show(listing: TopicFiles, counted: Sequence[FileRows]) -> None:
     )
 
 
-def _in_short(parts: Sequence[str], most: int = 4) -> str:
-    shown = ", ".join(parts[:most])
-    return shown if len(parts) <= most else f"{shown}, and {len(parts) - most} more"
+def _in_short(parts: Sequence[str]) -> str:
+    shown = ", ".join(parts[:4])
+    return shown if len(parts) <= 4 else f"{shown}, and {len(parts) - 4} more"

@@ -33,7 +33,7 @@ from sequencer.metrics import SequencerMetrics
 from sequencer.observer import SequencerObserver
 from sequencer.server import SequencerServer, ServerSettings
 from sequencer.store.row_store import RowStore
-from sequencer.store.sql.store import open_row_store
+from sequencer.store.sql.store import SqlRowStore
 from sequencer.store_check import WrongStore, check_store
 from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
 from tailrace.configs.broker_config import check_broker_configs
@@ -177,7 +177,7 @@ async def sequencer_server(
     observer: SequencerObserver | None = None,
 ) -> AsyncIterator[SequencerServer]:
     """Run a sequencer on a database, with its housekeeping. It serves other processes at `listen`, if given."""
-    rows = open_row_store(
+    rows = SqlRowStore(
         database, clock=runtime.clock, entropy=runtime.entropy, password=database_password(settings)
     )
     host, port = split_address(listen) if listen else ("127.0.0.1", 0)

@@ -10,7 +10,7 @@ from sequencer.api.groups import CommitOffsets, FetchOffsets, OffsetPosition
 from sequencer.api.topics import CreateTopic
 from sequencer.engine.committer import Committer
 from sequencer.store.rows import Row
-from sequencer.store.sql.store import open_row_store
+from sequencer.store.sql.store import SqlRowStore
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.patience import PATIENCE_SECONDS
 
@@ -31,7 +31,7 @@ class CountingIndex(DatabaseIndex):
 def test_the_positions_of_a_group_are_returned_after_one_read_of_the_database(tmp_path: Path) -> None:
     async def scenario() -> None:
         url, clock, entropy = f"sqlite:///{tmp_path}/rows.db", ManualClock(), SeededEntropy(1)
-        rows = open_row_store(url, clock=clock, entropy=entropy)
+        rows = SqlRowStore(url, clock=clock, entropy=entropy)
         sequencer = Committer(rows, clock, entropy)
         await sequencer.start()
         index = CountingIndex(url)

@@ -43,7 +43,7 @@ from sequencer.api.reads import (
 )
 from sequencer.api.topics import Topic
 from sequencer.engine.committer import Committer
-from sequencer.store.sql.store import open_row_store
+from sequencer.store.sql.store import SqlRowStore
 from tailrace.batches.record_batch import MARKER_BYTES, Compression, read_header
 from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.object_store.memory import MemoryStore
@@ -486,7 +486,7 @@ async def test_a_flipped_producer_id_drops_no_record_in_silence() -> None:
 async def test_the_table_read_from_the_database_itself_has_committed_records_only(tmp_path: Path) -> None:
     clock, entropy = ManualClock(T0), SeededEntropy(1)
     url = f"sqlite:///{tmp_path}/rows.db"
-    sequencer = Committer(open_row_store(url, clock=clock, entropy=entropy), clock, entropy)
+    sequencer = Committer(SqlRowStore(url, clock=clock, entropy=entropy), clock, entropy)
     await sequencer.start()
     store = MemoryStore(clock)
     index = DatabaseIndex(url, clock, entropy)

@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from sequencer.recovery.bucket_scan import read_checkpoints
-from sequencer.store.sql.store import open_row_store
+from sequencer.store.sql.store import SqlRowStore
 from sequencer.store.state import COMMIT_NUMBER, HotState
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.open import open_store
@@ -140,7 +140,7 @@ def command(cluster: Cluster, *words: str, code: int = 0) -> Any:
 async def wait_until_checkpointed(cluster: Cluster) -> None:
     """Until the bucket has all that the database has now."""
     clock = SystemClock()
-    rows = open_row_store(cluster.database, clock=clock, entropy=SystemEntropy(), auto_migrate=False)
+    rows = SqlRowStore(cluster.database, clock=clock, entropy=SystemEntropy(), auto_migrate=False)
     store = open_store(cluster.store_url, clock=clock, environ=cluster.s3.environ)
     await rows.open()
     number = HotState(await rows.load()).counter(COMMIT_NUMBER)

@@ -15,8 +15,8 @@ from tailrace.clock import Clock
 class HookedRowStore(MemoryRowStore):
     """`writes` counts the transactions written."""
 
-    def __init__(self, clock: Clock, cluster_id: str = "memory", incarnation: int = 1) -> None:
-        super().__init__(clock, cluster_id, incarnation)
+    def __init__(self, clock: Clock, cluster_id: str = "memory") -> None:
+        super().__init__(clock, cluster_id)
         self.writes = 0
         self._failures: list[Literal["before", "after"]] = []
         self._gate: asyncio.Event | None = None

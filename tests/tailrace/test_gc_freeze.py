@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from sequencer.store.rows import Changes, GroupRow, PartitionRow, Row
-from sequencer.store.sql.store import open_row_store
+from sequencer.store.sql.store import SqlRowStore
 from sequencer.store.state import HotState
 from tailrace import gc_freeze
 from tailrace.gc_freeze import GcFreezer
@@ -74,7 +74,7 @@ def test_garbage_is_freed_before_a_load_is_frozen() -> None:
 
 async def test_the_rows_of_a_database_are_left_alone_as_they_are_loaded(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/rows.db"
-    store = open_row_store(url, clock=ManualClock(), entropy=SeededEntropy(1))
+    store = SqlRowStore(url, clock=ManualClock(), entropy=SeededEntropy(1))
     await store.open()
     epoch = await store.take_committer_lease("test", "", 60_000)
     assert epoch is not None

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from agent.telemetry_observers import StoreMetrics
-from sequencer.store.sql.store import open_row_store
+from sequencer.store.sql.store import SqlRowStore
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.api import StoreUnavailable
 from tailrace.object_store.hedged import PUT_POLICY
@@ -75,7 +75,7 @@ def test_a_sequencer_with_another_store_than_its_database_does_not_start(tmp_pat
 
     async def scenario() -> None:
         assert await keys_after_a_start("own") != []
-        rows = open_row_store(database, clock=runtime.clock, entropy=runtime.entropy)
+        rows = SqlRowStore(database, clock=runtime.clock, entropy=runtime.entropy)
         await rows.open()
         epoch = await rows.take_committer_lease("test", "", 1000)
         assert epoch is not None

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.store.sql.store import open_row_store
+from sequencer.store.sql.store import SqlRowStore
 from tailrace.object_store.open import open_store
 from tailrace_cli.app import main
 from tests.support.losable_cluster import Batch, LosableCluster
@@ -30,9 +30,7 @@ def make_cluster(folder: Path, *, is_stopped: bool = False) -> None:
 
     async def make() -> None:
         world = LosableCluster(interval_ms=10)
-        rows: Any = open_row_store(
-            f"sqlite:///{folder}/tailrace.db", clock=world.clock, entropy=world.entropy
-        )
+        rows: Any = SqlRowStore(f"sqlite:///{folder}/tailrace.db", clock=world.clock, entropy=world.entropy)
         bucket: Any = open_store(str(folder / "objects"), clock=world.clock)
         world.rows, world.bucket = rows, bucket
         await world.lead()

@@ -71,17 +71,13 @@ T = TypeVar("T")
 
 
 class SqliteDatabase:
-    """The file at `path` (None: in memory, lost at `stop`).
-
-    `executor` must have one thread. Without one, the database creates and stops its own threads.
-    """
+    """The file at `path` (None: in memory, lost at `stop`)."""
 
     dialect: Dialect = "sqlite"
 
-    def __init__(self, path: Path | None, *, clock: Clock, executor: Executor | None = None) -> None:
+    def __init__(self, path: Path | None, *, clock: Clock) -> None:
         self._path = path
         self._clock = clock
-        self._passed_in = executor
         self._owned: dict[str, Executor] = {}
         self._tables = table_statements("sqlite")
         self._writer = _Connection(path)
@@ -96,7 +92,7 @@ class SqliteDatabase:
         return view
 
     async def start(self, *, migrate: bool) -> None:
-        if self._passed_in is None and not self._owned:
+        if not self._owned:
             for lane in ("commits", "reads"):
                 self._owned[lane] = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"sqlite {lane}")
 
@@ -201,7 +197,7 @@ class SqliteDatabase:
         await self._write(run)
 
     async def stop(self) -> None:
-        if self._passed_in is None and not self._owned:
+        if not self._owned:
             return
         await self.on("reads")._read(lambda reader: reader.close())
         await self._write(self._writer.close)
@@ -227,7 +223,7 @@ class SqliteDatabase:
         return await asyncio.get_running_loop().run_in_executor(self._thread(lane), guarded)
 
     def _thread(self, lane: str) -> Executor:
-        executor = self._passed_in or self._owned.get(lane)
+        executor = self._owned.get(lane)
         if executor is None:
             raise SequencerUnavailable(f"the database {self._path or 'in memory'}: not opened")
         return executor

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from contextlib import aclosing
 from copy import copy
 from pathlib import Path
@@ -57,7 +56,6 @@ def open_database(
     url: str,
     *,
     clock: Clock,
-    executor: Executor | None = None,
     postgres_clock: Clock | None = None,
     password: Callable[[], str] | None = None,
 ) -> Database:
@@ -69,9 +67,7 @@ def open_database(
     parsed = _parsed(url)
     if parsed.get_backend_name() == "sqlite":
         in_memory = parsed.database in (None, "", ":memory:")
-        return SqliteDatabase(
-            None if in_memory else Path(str(parsed.database)), clock=clock, executor=executor
-        )
+        return SqliteDatabase(None if in_memory else Path(str(parsed.database)), clock=clock)
     return PostgresDatabase(parsed, clock=postgres_clock, password=password)
 
 
@@ -90,28 +86,8 @@ def _parsed(url: str) -> URL:
     return parsed
 
 
-def open_row_store(
-    url: str,
-    *,
-    clock: Clock,
-    entropy: Entropy,
-    executor: Executor | None = None,
-    auto_migrate: bool = True,
-    password: Callable[[], str] | None = None,
-) -> SqlRowStore:
-    """Return a row store for a database URL; nothing is connected before `open`."""
-    return SqlRowStore(
-        url,
-        clock=clock,
-        entropy=entropy,
-        executor=executor,
-        auto_migrate=auto_migrate,
-        password=password,
-    )
-
-
 class SqlRowStore:
-    """`sequencer.store.row_store.RowStore` in SQL.
+    """`sequencer.store.row_store.RowStore` in SQL. Nothing is connected before `open`.
 
     A `write` that raises SequencerUnavailable or is cancelled may have been applied; a `load` shows whether it was. A
     `write` that raises RequestFailed or LeaseLost has written nothing.
@@ -120,7 +96,6 @@ class SqlRowStore:
         url: see `open_database`.
         clock: SQLite's "database clock"; PostgreSQL has its own.
         entropy: makes the cluster's id if the database is empty.
-        executor: an executor of one thread, for SQLite; without one the database creates its own.
         auto_migrate: whether `open` may migrate older tables.
         postgres_clock: replaces PostgreSQL's own clock in tests.
         password: returns PostgreSQL's password for each new connection; it replaces the URL's.
@@ -132,14 +107,11 @@ class SqlRowStore:
         *,
         clock: Clock,
         entropy: Entropy,
-        executor: Executor | None = None,
         auto_migrate: bool = True,
         postgres_clock: Clock | None = None,
         password: Callable[[], str] | None = None,
     ) -> None:
-        self._database = open_database(
-            url, clock=clock, executor=executor, postgres_clock=postgres_clock, password=password
-        )
+        self._database = open_database(url, clock=clock, postgres_clock=postgres_clock, password=password)
         self._leases = self._database.on("lease")
         self._clock = clock
         self._entropy = entropy

@@ -21,7 +21,7 @@ import sequencer.store.sql.sqlite as sqlite_module
 import sequencer.store.sql.store as store_module
 from sequencer.api.errors import LeaseLost, RequestFailed, SequencerUnavailable
 from sequencer.store.rows import CommitRow, CounterRow
-from sequencer.store.sql.store import SqlRowStore, open_row_store
+from sequencer.store.sql.store import SqlRowStore
 from tailrace.background_tasks import cancel_and_wait
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.patience import PATIENCE_SECONDS
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 def store_at(url: str) -> SqlRowStore:
-    return open_row_store(url, clock=ManualClock(), entropy=SeededEntropy(1))
+    return SqlRowStore(url, clock=ManualClock(), entropy=SeededEntropy(1))
 
 
 async def become_committer(store: SqlRowStore) -> int:
@@ -363,7 +363,7 @@ async def test_a_load_may_take_longer_than_a_statement(
         async def sleep(self, seconds: float) -> None:
             await asyncio.sleep(1.0)
 
-    store = open_row_store(database, clock=SlowTurns(), entropy=SeededEntropy(1))
+    store = SqlRowStore(database, clock=SlowTurns(), entropy=SeededEntropy(1))
     epoch = await become_committer(store)
     rows = [CounterRow(f"n{number}", number) for number in range(6)]
     await store.write(changes(*rows), epoch)

@@ -28,7 +28,7 @@ from sequencer.store.rows import (
     RunRow,
     key_of,
 )
-from sequencer.store.sql.store import SqlRowStore, open_row_store
+from sequencer.store.sql.store import SqlRowStore
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.row_samples import changes, marker_row, object_row, run_row
 from tests.support.servers import PostgresServer
@@ -250,7 +250,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 def test_any_sequence_of_writes_reads_as_in_memory(url: str) -> None:
     with asyncio.Runner() as runner:
-        store: SqlRowStore = open_row_store(url, clock=CLOCK, entropy=SeededEntropy(1))
+        store: SqlRowStore = SqlRowStore(url, clock=CLOCK, entropy=SeededEntropy(1))
 
         async def take() -> int:
             await store.open()

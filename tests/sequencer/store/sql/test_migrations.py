@@ -13,7 +13,7 @@ from alembic.migration import MigrationContext
 
 from sequencer.store.sql.migrate import SchemaMismatch
 from sequencer.store.sql.schema import SCHEMA_VERSION, TABLES, metadata
-from sequencer.store.sql.store import open_row_store
+from sequencer.store.sql.store import SqlRowStore
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.schemas import catalog_of, upgrade_to
 from tests.support.servers import PostgresServer
@@ -36,7 +36,7 @@ def engine(url: str) -> sa.Engine:
 
 def open_and_close(url: str, *, auto_migrate: bool = True) -> None:
     async def run() -> None:
-        store = open_row_store(url, clock=ManualClock(), entropy=SeededEntropy(1), auto_migrate=auto_migrate)
+        store = SqlRowStore(url, clock=ManualClock(), entropy=SeededEntropy(1), auto_migrate=auto_migrate)
         try:
             await store.open()
         finally:

@@ -28,7 +28,7 @@ from sequencer.store.rows import (
     RunRow,
     key_of,
 )
-from sequencer.store.sql.store import SqlRowStore, UnknownDatabase, open_row_store
+from sequencer.store.sql.store import SqlRowStore, UnknownDatabase
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.row_samples import BIGGEST, TOPIC, changes, object_row, one_of_each_kind, run_row
 from tests.support.servers import PostgresServer
@@ -42,11 +42,11 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Makes stores on one and the same database."""
     entropy = SeededEntropy(1)
     if request.param == "sqlite":
-        yield lambda: open_row_store(f"sqlite:///{tmp_path}/rows.db", clock=CLOCK, entropy=entropy)
+        yield lambda: SqlRowStore(f"sqlite:///{tmp_path}/rows.db", clock=CLOCK, entropy=entropy)
         return
     server: PostgresServer = request.getfixturevalue("postgres")
     url = server.create_database()
-    yield lambda: open_row_store(url, clock=CLOCK, entropy=entropy)
+    yield lambda: SqlRowStore(url, clock=CLOCK, entropy=entropy)
     server.drop_database(url)
 
 
@@ -68,9 +68,7 @@ def on(place: Place, act: Callable[[SqlRowStore, int], Awaitable[None]]) -> None
 
 def test_an_sqlite_database_in_a_missing_folder_is_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
-        store = open_row_store(
-            f"sqlite:///{tmp_path}/mistyped/rows.db", clock=CLOCK, entropy=SeededEntropy(1)
-        )
+        store = SqlRowStore(f"sqlite:///{tmp_path}/mistyped/rows.db", clock=CLOCK, entropy=SeededEntropy(1))
         with pytest.raises(SequencerUnavailable, match="its folder does not exist"):
             await store.open()
         await store.close()
@@ -173,7 +171,7 @@ def test_on_postgresql_a_statement_changes_rows_of_many_tables_up_to_a_number(
             found += await store.rows_after(kind, None, 100)
         assert sorted(map(repr, found)) == sorted(map(repr, kept))
 
-    on(lambda: open_row_store(database, clock=CLOCK, entropy=SeededEntropy(1)), act)
+    on(lambda: SqlRowStore(database, clock=CLOCK, entropy=SeededEntropy(1)), act)
 
 
 def test_a_key_can_move_to_another_object_in_one_write(place: Place) -> None:
@@ -195,7 +193,7 @@ def test_the_identity_stays_and_two_databases_have_two(place: Place, tmp_path: P
         stores = [
             place(),
             place(),
-            open_row_store(f"sqlite:///{tmp_path}/b.db", clock=CLOCK, entropy=SeededEntropy(7)),
+            SqlRowStore(f"sqlite:///{tmp_path}/b.db", clock=CLOCK, entropy=SeededEntropy(7)),
         ]
         first, again, other = [await store.open() for store in stores]
         assert first == again
@@ -451,7 +449,7 @@ def test_a_run_that_names_no_object_is_not_passed_on(place: Place) -> None:
 def test_a_url_that_names_no_known_database_is_refused() -> None:
     for url in ("mysql://host/db", "nothing", "duckdb:///x", "sqlite://rows.db", "sqlite://data/rows.db"):
         with pytest.raises(UnknownDatabase, match="sqlite"):
-            open_row_store(url, clock=CLOCK, entropy=SeededEntropy(1))
+            SqlRowStore(url, clock=CLOCK, entropy=SeededEntropy(1))
 
 
 def test_a_postgresql_that_went_back_under_its_committer_is_not_written_to(database: str) -> None:
@@ -462,7 +460,7 @@ def test_a_postgresql_that_went_back_under_its_committer_is_not_written_to(datab
         with pytest.raises(SequencerUnavailable, match="at commit 1"):
             await store.write(changes(CounterRow("commit_number", 4)), epoch)
 
-    on(lambda: open_row_store(database, clock=CLOCK, entropy=SeededEntropy(1)), act)
+    on(lambda: SqlRowStore(database, clock=CLOCK, entropy=SeededEntropy(1)), act)
 
 
 def test_run_rows_come_page_by_page_in_the_order_of_their_keys(place: Place) -> None:
