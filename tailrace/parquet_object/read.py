@@ -332,25 +332,12 @@ def read_index(tail: Buffer, size: int, *, crc: int = 0) -> ParquetIndex:
     return ParquetIndex(size, header, metadata, needed)
 
 
-def record_batches(
-    index: ParquetIndex,
-    row_group: int,
-    data: Buffer,
-    *,
-    partition: TopicPartition | None = None,
-    from_offset: int = 0,
-) -> list[StoredBatch]:
-    """Rebuild the row group's batches.
-
-    Args:
-        data: all bytes of the row group's range.
-        partition: skip other partitions' batches.
-        from_offset: skip batches that end at or before it.
+def record_batches(index: ParquetIndex, row_group: int, data: Buffer) -> list[StoredBatch]:
+    """Rebuild the row group's batches from all bytes of its range.
 
     Raises InvalidParquetObject if the bytes are not what was written. Corrupt data is reported, never served.
     """
-    records = row_group_records(index, row_group, data)
-    return stored_batches(index, row_group, records, partition=partition, from_offset=from_offset)
+    return stored_batches(index, row_group, row_group_records(index, row_group, data))
 
 
 def stored_batches(
@@ -359,9 +346,8 @@ def stored_batches(
     records: Sequence[memoryview],
     *,
     partition: TopicPartition | None = None,
-    from_offset: int = 0,
 ) -> list[StoredBatch]:
-    """Rebuild batches like `record_batches`, from the result of `row_group_records`.
+    """Rebuild the batches of all partitions, or of one, like `record_batches`, from the result of `row_group_records`.
 
     So a row group of many partitions is decoded once for all of them.
     """
@@ -373,8 +359,6 @@ def stored_batches(
     found: list[StoredBatch] = []
     for place in places:
         header, record_count = index.batches[place], index.header.record_counts[place]
-        if header.end_offset <= from_offset:
-            continue
         batch = rebuild(
             header,
             index.header.batch_headers[place * HEADER_BYTES : (place + 1) * HEADER_BYTES],

@@ -15,14 +15,13 @@ from tailrace.rpc.frames import decode_body, encode_body
 from tailrace.rpc.hello import ClusterIdentity, KnownCluster
 from tailrace.rpc.link import Link, Receiver, RpcConnection, TcpLink, join_address, split_address
 from tailrace.rpc.security import RpcSecurity
-from tailrace.rpc.server import Handler, RpcServer
+from tailrace.rpc.server import RpcServer
 
 __all__ = [
     "CallFailed",
     "CallTimedOut",
     "ClusterIdentity",
     "FrameTooLarge",
-    "Handler",
     "HelloRefused",
     "KnownCluster",
     "Link",

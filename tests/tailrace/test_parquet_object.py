@@ -78,12 +78,9 @@ def replay(written: WrittenParquet, partition: int = 0, offset: int = 0) -> list
         stored.data
         for group in written.index.row_groups_for(TOPIC, partition, offset)
         for stored in record_batches(
-            written.index,
-            group.number,
-            data[group.start : group.start + group.length],
-            partition=where,
-            from_offset=offset,
+            written.index, group.number, data[group.start : group.start + group.length]
         )
+        if stored.partition == where and stored.end_offset > offset
     ]
 
 
