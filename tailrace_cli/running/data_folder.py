@@ -27,7 +27,7 @@ LOCK = "serve.lock"
 SERVING = "serve.json"
 SERVED = "served.json"
 SECURE = "secure"
-_OURS = (DATABASE, OBJECTS, SECRET, LOCK, SERVING, SERVED, SECURE)
+_OURS = {OBJECTS, SECRET, LOCK, SERVING, SERVED, SECURE}
 
 _log = structlog.get_logger("tailrace.data")
 
@@ -171,8 +171,7 @@ def _close_to_others(path: Path) -> None:
     mode = stat.S_IMODE(status.st_mode)
     if not mode & 0o077:
         return
-    # SQLite's files begin with the database's name, and unfinished ones with a dot.
-    is_ours = all(entry.name.lstrip(".").startswith(_OURS) for entry in path.iterdir())
+    is_ours = all(_is_ours(entry.name) for entry in path.iterdir())
     if is_ours and status.st_uid == os.geteuid():
         path.chmod(0o700)
         _log.info(
@@ -185,3 +184,8 @@ def _close_to_others(path: Path) -> None:
         "other users can enter the data folder and read files older than this process; run `chmod 700` on it",
         folder=str(path), mode=f"{mode:04o}",
     )  # fmt: skip
+
+
+def _is_ours(name: str) -> bool:
+    """Whether `serve` creates files of this name. SQLite's begin with the database's, unfinished ones with a dot."""
+    return name.startswith(DATABASE) or name.removeprefix(".") in _OURS

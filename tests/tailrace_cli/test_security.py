@@ -211,7 +211,7 @@ def test_a_folder_of_before_is_closed_and_a_folder_of_others_is_left_alone(
     for folder in (before, empty, others):
         folder.mkdir(mode=0o755)
     (before / "tailrace.db").touch()
-    (others / "letters").touch()
+    (others / "objects-of-mine").touch()
 
     for folder in (before, empty, others):
         open_data_folder(folder, SeededEntropy(1))
