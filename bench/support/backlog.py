@@ -35,7 +35,7 @@ async def make_backlog(data: Path, database: str, *, partitions: int, runs: int)
     batch = encode_batch([NewRecord(None, b"x" * 100)], timestamps=[clock.wall_ms() - _AGE_MS])
     body = batch * partitions
     try:
-        await store.open()
+        cluster_id = (await store.open()).cluster_id
         epoch = await store.take_committer_lease("backlog", "", _LEASE_MS)
         assert epoch is not None, "nobody else uses this folder yet"
         await _write_topic(store, epoch, partitions, runs)
@@ -44,7 +44,7 @@ async def make_backlog(data: Path, database: str, *, partitions: int, runs: int)
             numbers = range(first, min(first + per_write, runs))
             changes = Changes()
             for number in numbers:
-                key = f"backlog/{number:08d}"
+                key = f"{cluster_id}/backlog/{number:08d}"
                 path = data / "objects" / key
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(body)
