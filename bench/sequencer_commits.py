@@ -57,6 +57,8 @@ RECORDS = 10
 SESSIONS = 16
 IN_FLIGHT = 4
 OLD_PARTITIONS = 64
+WARM_UP_CALLS = 5
+"""Calls before each commit and find load that are not measured: connections prepare their statements then."""
 HOUR_MS = 3_600_000
 
 
@@ -150,16 +152,15 @@ class Bench:
         self.sequences.clear()
         topic = await self.topic(f"{name}-{partitions}-{producers}", partitions)
         session = await self.session(0)
-        warm = 5
         requests = [
             self.request(
                 session, number, topic=topic, partitions=partitions, batches=BATCHES, producers=producers
             )
-            for number in range(warm + count)
+            for number in range(WARM_UP_CALLS + count)
         ]
         calls = [lambda request=request: self.commit(request) for request in requests]
-        await self.measured(calls[:warm], 1)
-        figures = await self.measured(calls[warm:], 1)
+        await self.measured(calls[:WARM_UP_CALLS], 1)
+        figures = await self.measured(calls[WARM_UP_CALLS:], 1)
         return {"load": "commit", "partitions": partitions, "producers": producers, **figures}
 
     async def commit(self, request: CommitRequest) -> None:
@@ -201,6 +202,7 @@ class Bench:
                 "all fit the answer"
             )
 
+        await self.measured([find] * WARM_UP_CALLS, 1)
         figures = await self.measured([find] * count, 1)
         return {"load": "find", "partitions": OLD_PARTITIONS, "runs_of_a_partition": runs, **figures}
 
