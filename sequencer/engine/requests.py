@@ -222,6 +222,7 @@ def _renew_agent(draft: Draft, request: RenewAgent, context: Context) -> AgentLe
 
 
 def _suspect_agent(draft: Draft, request: AgentRef, context: Context) -> Empty:
+    context.view.heard.suspect(request)
     silent = leases.suspect_agent(draft, request, has_left=context.has_left(request))
     if silent is not None:
         context.log_silent([silent])

@@ -78,12 +78,19 @@ class LastHeard:
         self._began = self._looked = now
         self._heard: dict[int, tuple[int, float]] = {}
         self._renewing: dict[int, int] = {}
+        self._suspected: dict[int, int] = {}
+        """Epochs of the agents that a neighbour has not reached since the committer last heard from them."""
 
     def note(self, lease: AgentLease, now: float, *, is_renewal: bool = False) -> None:
         """Note that the agent has just registered or renewed."""
         self._heard[lease.broker_id] = lease.epoch, now
+        self._suspected.pop(lease.broker_id, None)
         if is_renewal:
             self._renewing[lease.broker_id] = lease.epoch
+
+    def suspect(self, agent: AgentRef) -> None:
+        """Note that the agent's neighbour does not reach it."""
+        self._suspected[agent.broker_id] = agent.epoch
 
     def look(self, now: float, settings: SequencerSettings, slack_ms: int = 0) -> None:
         """Note that the committer checks for expired leases, which it does three times per length of its own lease. If
@@ -93,6 +100,7 @@ class LastHeard:
         if (now - self._looked) * 1000 > long_ms + slack_ms:
             self._began = now
             self._heard.clear()
+            self._suspected.clear()
         self._looked = now
 
     def silent_ms(self, agent: AgentRef, now: float) -> float:
@@ -103,9 +111,12 @@ class LastHeard:
     def has_stopped(
         self, agent: AgentRef, now: float, settings: SequencerSettings, slack_ms: int = 0
     ) -> bool:
-        """Whether an agent that has renewed its lease before has missed a renewal. It may be dead or only late."""
+        """Whether an agent that has renewed its lease before has missed a renewal, or has sent none since its neighbour
+        did not reach it. It may be dead or only late."""
         is_renewing = self._renewing.get(agent.broker_id) == agent.epoch
-        return is_renewing and self.silent_ms(agent, now) >= silence_ms(settings) / 2 + slack_ms
+        is_suspected = self._suspected.get(agent.broker_id) == agent.epoch
+        is_late = self.silent_ms(agent, now) >= silence_ms(settings) / 2 + slack_ms
+        return is_renewing and (is_suspected or is_late)
 
     def has_left(self, agent: AgentRef, now: float, settings: SequencerSettings, slack_ms: int = 0) -> bool:
         """Whether the agent has been silent for so long that its lease may be ended if its neighbour suspects it."""

@@ -626,6 +626,35 @@ async def test_a_lookup_of_a_silent_coordinator_waits_until_its_successor_is_kno
         assert ring is not None and [member.broker_id for member in ring.departed] == [mine.broker_id]
 
 
+async def test_a_lookup_of_a_coordinator_that_its_neighbour_suspects_waits_for_its_next_renewal(
+    factory: Factory,
+) -> None:
+    async with opened_bench(factory) as bench:
+        sequencer, mine = bench.sequencer, bench.agent
+        other = await sequencer.register_agent(info("bb"))
+        state = GroupState("g", 3, "Stable", "consumer", ["m"], b"x")
+        await sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch, state))
+        asked = LocateGroup("g", [mine.broker_id, other.broker_id])
+        suspected, renewal = (
+            AgentRef(mine.broker_id, mine.epoch),
+            RenewAgent(mine.broker_id, mine.epoch),
+        )
+        await sequencer.renew_agent(renewal)
+        await bench.advance(1)
+        await sequencer.suspect_agent(AgentRef(mine.broker_id, mine.epoch - 1))
+        assert (await sequencer.locate_group(asked)).broker_id == mine.broker_id, "that was another life"
+        await sequencer.suspect_agent(suspected)
+        with pytest.raises(SequencerUnavailable):
+            await sequencer.locate_group(asked)
+        fresh = await sequencer.locate_group(LocateGroup("new", [mine.broker_id, other.broker_id]))
+        assert fresh.broker_id == other.broker_id, "nobody is sent to the one that is suspected"
+        await bench.advance(1)
+        await sequencer.renew_agent(renewal)
+        assert (await sequencer.locate_group(asked)).broker_id == mine.broker_id, (
+            "only its neighbour can't reach it"
+        )
+
+
 async def test_a_suspected_agent_loses_its_place_once_it_is_silent_for_long(factory: Factory) -> None:
     async with opened_bench(factory) as bench:
 
