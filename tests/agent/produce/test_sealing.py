@@ -51,7 +51,7 @@ def buffer_of(
     latency: Latency = Latency.BALANCED,
 ) -> ActiveBuffer:
     batches = {TopicPartition(UUID(int=1), number): [] for number in range(partitions)}
-    return ActiveBuffer(OPENED, last_added_at, size, batches, latency=latency)
+    return ActiveBuffer(OPENED, last_added_at, size, batches=batches, latency=latency)
 
 
 def decide(
