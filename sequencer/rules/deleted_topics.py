@@ -51,7 +51,13 @@ TOPIC_IN_KEY: Mapping[type[Row], int] = {
     CleanedRow: 0,
 }
 """The kinds of in-memory rows under a topic's id, apart from partitions, and the position of the id in the key."""
-_IN_GROUPS_KEY = 1
+TOPIC_IN_ANY_KEY: Mapping[type[Row], int] = {
+    **TOPIC_IN_KEY,
+    PartitionRow: 0,
+    ProducerRow: 0,
+    GroupOffsetRow: 1,
+}
+"""The same for all kinds but runs, also those that are looked up."""
 KEYS_IN_A_TURN = 10_000
 """Keys that are compared in one turn of the event loop."""
 LOOKED_UP_AT_ONCE = 1_000
@@ -104,7 +110,7 @@ async def rows_of(state: HotState, topics: Mapping[UUID, int]) -> list[RowKey]:
             rows += ((ShareRow, key) for key in takewhile(partial(_is_of, topic_id), following))
             await turns.did(1 + len(rows) - before)
     for key in state.keys(PendingOffsetRow):
-        if key[_IN_GROUPS_KEY] in topics:
+        if key[TOPIC_IN_KEY[PendingOffsetRow]] in topics:
             rows.append((PendingOffsetRow, key))
         await turns.did()
     return rows
@@ -117,7 +123,7 @@ def _is_of(topic_id: UUID, key: PartitionKey) -> bool:
 def topic_of(row: RowKey) -> UUID:
     """Return the id of the topic under which a row of these kinds is."""
     kind, key = row
-    return cast("UUID", key[_IN_GROUPS_KEY if kind is GroupOffsetRow else TOPIC_IN_KEY.get(kind, 0)])
+    return cast("UUID", key[TOPIC_IN_ANY_KEY[kind]])
 
 
 async def producers_of(store: RowStore, topic_id: UUID) -> list[RowKey]:

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from sequencer.api.agents import AgentRef, RenewAgent
+from sequencer.api.agents import AgentLease, AgentRef, RenewAgent
 from sequencer.api.commits import (
     BatchError,
     BatchStatus,
@@ -601,17 +601,23 @@ async def test_the_rings_generation_rises_with_every_change_of_it(factory: Facto
         assert (await generation())[1] == []
 
 
+async def with_group_and_another_agent(bench: Bench) -> tuple[AgentLease, LocateGroup]:
+    """Register another agent, and store a group that the bench's agent coordinates. Return the other one's lease, and a
+    look-up of the group."""
+    mine, other = bench.agent, await bench.sequencer.register_agent(info("bb"))
+    state = GroupState("g", 3, "Stable", "consumer", ["m"], b"x")
+    await bench.sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch, state))
+    return other, LocateGroup("g", [mine.broker_id, other.broker_id])
+
+
 async def test_a_lookup_of_a_silent_coordinator_waits_until_its_successor_is_known(
     factory: Factory,
 ) -> None:
     async with opened_bench(factory) as bench:
         sequencer, mine = bench.sequencer, bench.agent
-        other = await sequencer.register_agent(info("bb"))
-        state = GroupState("g", 3, "Stable", "consumer", ["m"], b"x")
-        await sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch, state))
+        other, asked = await with_group_and_another_agent(bench)
         for lease in (mine, other):
             await sequencer.renew_agent(RenewAgent(lease.broker_id, lease.epoch))
-        asked = LocateGroup("g", [mine.broker_id, other.broker_id])
         assert (await sequencer.locate_group(asked)).broker_id == mine.broker_id
         await bench.advance(mine.silence_ms // 2)
         await sequencer.renew_agent(RenewAgent(other.broker_id, other.epoch))
@@ -631,19 +637,13 @@ async def test_a_lookup_of_a_coordinator_that_its_neighbour_suspects_waits_for_i
 ) -> None:
     async with opened_bench(factory) as bench:
         sequencer, mine = bench.sequencer, bench.agent
-        other = await sequencer.register_agent(info("bb"))
-        state = GroupState("g", 3, "Stable", "consumer", ["m"], b"x")
-        await sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch, state))
-        asked = LocateGroup("g", [mine.broker_id, other.broker_id])
-        suspected, renewal = (
-            AgentRef(mine.broker_id, mine.epoch),
-            RenewAgent(mine.broker_id, mine.epoch),
-        )
+        other, asked = await with_group_and_another_agent(bench)
+        renewal = RenewAgent(mine.broker_id, mine.epoch)
         await sequencer.renew_agent(renewal)
         await bench.advance(1)
         await sequencer.suspect_agent(AgentRef(mine.broker_id, mine.epoch - 1))
         assert (await sequencer.locate_group(asked)).broker_id == mine.broker_id, "that was another life"
-        await sequencer.suspect_agent(suspected)
+        await sequencer.suspect_agent(AgentRef(mine.broker_id, mine.epoch))
         with pytest.raises(SequencerUnavailable):
             await sequencer.locate_group(asked)
         fresh = await sequencer.locate_group(LocateGroup("new", [mine.broker_id, other.broker_id]))

@@ -67,17 +67,23 @@ async def test_a_transaction_that_cannot_be_aborted_keeps_no_other_open_and_no_d
     await sequencer.close()
 
 
+async def forgetting_groups(*, runs: int) -> tuple[ManualClock, MemoryRowStore, Committer]:
+    """Start a committer on a partition of so many runs, that forgets positions and empty groups after 1 ms."""
+    clock = ManualClock()
+    store = MemoryRowStore(clock)
+    await fill(store, partitions=1, runs=runs)
+    settings = SETTINGS.model_copy(update={"offsets_retention_ms": 1, "empty_group_ms": 1})
+    sequencer = Committer(store, clock, SeededEntropy(1), settings)
+    await sequencer.start()
+    return clock, store, sequencer
+
+
 async def test_a_group_that_cannot_expire_keeps_no_run_from_being_removed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(groups, "expire_groups", contradicts)
 
-    clock = ManualClock()
-    store = MemoryRowStore(clock)
-    await fill(store, partitions=1, runs=3)
-    settings = SETTINGS.model_copy(update={"offsets_retention_ms": 1, "empty_group_ms": 1})
-    sequencer = Committer(store, clock, SeededEntropy(1), settings)
-    await sequencer.start()
+    clock, store, sequencer = await forgetting_groups(runs=3)
     await sequencer.commit_offsets(CommitOffsets("g", -1, -1, -1, "", [OffsetPosition(TOPIC, 0, 2, -1, "")]))
     await sequencer.delete_records(DeleteRecords([DeleteRecordsPartition(TOPIC, 0, 10)]))
     for _ in range(3):
@@ -98,12 +104,7 @@ async def test_a_group_that_cannot_expire_keeps_no_other_from_expiring(
     def contradicts_of_one(draft: Draft, group_id: str) -> bool:
         return bool((contradicts if group_id == "g3" else may_have_pending)(draft, group_id))
 
-    clock = ManualClock()
-    store = MemoryRowStore(clock)
-    await fill(store, partitions=1, runs=1)
-    settings = SETTINGS.model_copy(update={"offsets_retention_ms": 1, "empty_group_ms": 1})
-    sequencer = Committer(store, clock, SeededEntropy(1), settings)
-    await sequencer.start()
+    clock, _, sequencer = await forgetting_groups(runs=1)
     for number in range(9):
         position = OffsetPosition(TOPIC, 0, 2, -1, "")
         await sequencer.commit_offsets(CommitOffsets(f"g{number}", -1, -1, -1, "", [position]))

@@ -13,7 +13,7 @@ from sequencer.api.commits import BatchStatus, ObjectKind
 from sequencer.api.reads import Run
 from sequencer.engine.follower import Follower
 from sequencer.reading.journal import NUMBER
-from sequencer.rules.deleted_topics import TOPIC_IN_KEY
+from sequencer.rules.deleted_topics import TOPIC_IN_ANY_KEY
 from sequencer.rules.levels import SMALL_BYTES
 from sequencer.store.row_store import RowStore
 from sequencer.store.rows import (
@@ -25,7 +25,6 @@ from sequencer.store.rows import (
     GroupRow,
     ObjectRow,
     PartitionRow,
-    ProducerRow,
     Row,
     RunRow,
     SessionRow,
@@ -177,9 +176,7 @@ async def garbage_left(rows: RowStore, objects: MemoryStore, *, may_leave_orphan
     left = [f"session {row.session_id} has a row" for row in hot[SessionRow] if isinstance(row, SessionRow)]
     topics = {row.topic_id for row in hot[TopicRow] if isinstance(row, TopicRow)}
     all_rows = {**hot, **await looked_up(rows)}
-    by_topic: tuple[tuple[type[Row], int], ...]
-    by_topic = (*TOPIC_IN_KEY.items(), (PartitionRow, 0), (ProducerRow, 0), (GroupOffsetRow, 1))
-    for kind, topic_at in by_topic:
+    for kind, topic_at in TOPIC_IN_ANY_KEY.items():
         keys = [key_of(row) for row in all_rows[kind]]
         left += [f"{kind.__name__} {key} of a deleted topic" for key in keys if key[topic_at] not in topics]
     described = await all_objects(rows)
