@@ -97,10 +97,8 @@ class Tail:
         `is_at_end`: its runs reach the partition's end."""
         self._windows.note_sent(partition, number)
         if is_at_end:
-            now = self._clock.monotonic()
-            self._windows.want(
-                partition, now, EmptyAnswer.of(offset, found, number, asked_at=asked_at, now=now)
-            )
+            nothing = EmptyAnswer.of(offset, found, number, asked_at=asked_at)
+            self._windows.want(partition, self._clock.monotonic(), nothing)
             if self._windows.has_additions and self._additions is not None and not self._additions.done():
                 self._additions.set_result(None)
 

@@ -5,9 +5,9 @@ The rules, without I/O: the caller sends `next_request`, passes the answer to `a
 - A partition is watched from the time a fetch reaches its end until no client has read it for IDLE_S.
 - A window answers only while it is fresh: the last answered call was sent at most FRESH_S ago. So an answer was true
   when the fetch arrived, or at most FRESH_S before.
-- Until a partition has its window, the sequencer's last answer about its end serves further fetches there, for FRESH_S,
-  or longer if the sequencer is slow (`EmptyAnswer`). So while many agents wait for their windows, fetches that find
-  nothing do not crowd out the calls that bring the windows.
+- Until a partition has its window, the sequencer's last answer about its end serves further fetches there, for FRESH_S
+  after it was asked for (`EmptyAnswer`). So while many agents wait for their windows, fetches that find nothing do not
+  crowd out the calls that bring the windows.
 - A client that has the acknowledgement of this agent for a batch finds it: a fetch that waits no longer is not answered
   from a window that ends before the batch.
 - A client that has this agent's answer to DeleteRecords reads none of these records: no window with an earlier log
@@ -43,11 +43,6 @@ committer needs some 20 us for each: it must answer the first calls of all agent
 PROMPT_S = FRESH_S / 2
 """If adding took no longer than this, the next call adds twice as many partitions, otherwise half as many. So windows
 stay fresh while more are added."""
-WAIT_SHARE = 4
-"""An answer that took the sequencer a while is used for this many times as long, if that is more than FRESH_S. So such
-requests take at most a fifth of an overloaded sequencer's time."""
-MAX_WAIT_S = 6.0
-"""The longest time for which such an answer is used."""
 MAX_WINDOWS_BYTES = 64 * 1024 * 1024
 """The limit of all windows' runs, in encoded bytes. In memory they take about three times as much."""
 
@@ -62,15 +57,11 @@ class EmptyAnswer:
     until: float
 
     @classmethod
-    def of(
-        cls, offset: int, found: FoundPartition, number: int, *, asked_at: float, now: float
-    ) -> EmptyAnswer | None:
+    def of(cls, offset: int, found: FoundPartition, number: int, *, asked_at: float) -> EmptyAnswer | None:
         """Return the reusable answer to a request sent at `asked_at`; None if it has something to send."""
         if found.error is not PartitionError.NONE or found.runs or offset != found.high_watermark:
             return None
-        return cls(
-            offset, found, number, asked_at + min(max(FRESH_S, WAIT_SHARE * (now - asked_at)), MAX_WAIT_S)
-        )
+        return cls(offset, found, number, asked_at + FRESH_S)
 
 
 @dataclass(slots=True)

@@ -19,10 +19,8 @@ from agent.fetch.windows import (
     ADDED_AT_ONCE,
     FRESH_S,
     IDLE_S,
-    MAX_WAIT_S,
     PROMPT_S,
     REFUSED_S,
-    WAIT_SHARE,
     EmptyAnswer,
     Windows,
 )
@@ -95,8 +93,8 @@ def found_at(
     )  # fmt: skip
 
 
-def nothing_at(offset: int, number: int, asked_at: float = 0.0, now: float = 0.0) -> EmptyAnswer | None:
-    return EmptyAnswer.of(offset, found_at(0, offset, offset), number, asked_at=asked_at, now=now)
+def nothing_at(offset: int, number: int, asked_at: float = 0.0) -> EmptyAnswer | None:
+    return EmptyAnswer.of(offset, found_at(0, offset, offset), number, asked_at=asked_at)
 
 
 def test_until_there_is_a_window_the_last_answer_about_the_end_is_repeated() -> None:
@@ -118,16 +116,17 @@ def test_until_there_is_a_window_the_last_answer_about_the_end_is_repeated() -> 
     assert end_of(windows, 6, FRESH_S) == 6, "a new subscription is on its way"
 
 
-def test_what_is_told_again_had_nothing_to_send_and_is_good_for_longer_where_it_took_long() -> None:
-    assert EmptyAnswer.of(5, found_at(0, 6, 6, [run_at(5, 6)]), 7, asked_at=0.0, now=0.0) is None
-    assert EmptyAnswer.of(4, found_at(0, 4, 5), 7, asked_at=0.0, now=0.0) is None, (
-        "read_committed below the end"
-    )
+def test_only_an_answer_with_nothing_to_send_is_repeated() -> None:
+    assert EmptyAnswer.of(5, found_at(0, 6, 6, [run_at(5, 6)]), 7, asked_at=0.0) is None
+    assert EmptyAnswer.of(4, found_at(0, 4, 5), 7, asked_at=0.0) is None, "read_committed below the end"
     gone = found_at(0, 5, 5, error=PartitionError.UNKNOWN_TOPIC_OR_PARTITION)
-    assert EmptyAnswer.of(5, gone, 7, asked_at=0.0, now=0.0) is None
-    for took, good_for in ((0.1, FRESH_S), (1.0, WAIT_SHARE * 1.0), (60.0, MAX_WAIT_S)):
-        said = nothing_at(5, 7, asked_at=10.0, now=10.0 + took)
-        assert said is not None and said.until == 10.0 + good_for
+    assert EmptyAnswer.of(5, gone, 7, asked_at=0.0) is None
+
+
+def test_the_answer_of_a_slow_sequencer_is_repeated_no_longer() -> None:
+    windows = Windows(FIRST)
+    windows.want(PLACE, 13.0, nothing_at(5, 7, asked_at=10.0))
+    assert end_of(windows, 5, 13.0) is None
 
 
 def test_a_partition_that_a_fetch_wants_is_added_once() -> None:
@@ -403,7 +402,7 @@ class Machine(RuleBasedStateMachine):
             self.told[place] = (log.start, log.stable, log.end)
             self.windows.note_sent(place, self.number)
             there = found_at(log.start, log.stable, log.end)
-            nothing = EmptyAnswer.of(log.end, there, self.number, asked_at=self.now, now=self.now)
+            nothing = EmptyAnswer.of(log.end, there, self.number, asked_at=self.now)
             self.windows.want(place, self.now, nothing)
 
     @rule(room=st.integers(1, 9), is_lost=st.booleans())
