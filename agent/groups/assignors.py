@@ -1,7 +1,8 @@
 """The assignors that run on the coordinator (KIP-848, KIP-932), as functions of the members' subscriptions.
 
     uniform   evenly, with the fewest moves: no reader has two partitions more than another
-    range     neighbouring partitions of a topic to one reader, readers in the order of their ids
+    range     neighbouring partitions of a topic to one reader: first to static members in the order of their instance
+              ids, then to the others in the order of their member ids
     shared    for share groups: evenly; a partition goes to several readers if there are more readers than partitions
 
 Each partition of a subscribed topic gets one of the topic's subscribers, or more in a share group.
@@ -53,9 +54,15 @@ TOPICS_IN_A_STEP = 1_000
 
 
 def range_(members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]) -> Steps[dict[str, Assignment]]:
-    """Give each reader neighbouring partitions; the first readers get one more if they don't divide evenly."""
+    """Give each reader neighbouring partitions; the first readers get one more if they don't divide evenly. Static
+    members come first, so that they keep their places when others return under new ids."""
     target: dict[str, Assignment] = {member_id: {} for member_id in members}
-    in_order = sorted(members, key=lambda member_id: (members[member_id].instance_id or member_id, member_id))
+
+    def place(member_id: str) -> tuple[bool, str, str]:
+        instance_id = members[member_id].instance_id
+        return instance_id is None, instance_id or "", member_id
+
+    in_order = sorted(members, key=place)
     read = {member_id: member.topics for member_id, member in members.items()}
     for readers, topics in (yield from _by_readers(read, in_order, partitions)):
         for topic_id in topics:

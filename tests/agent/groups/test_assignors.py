@@ -114,6 +114,17 @@ def test_static_members_are_in_the_order_of_their_instances() -> None:
     assert assigned(range_, members, {A: 2}) == {"z": {A: frozenset({0})}, "a": {A: frozenset({1})}}
 
 
+def test_in_a_range_static_members_come_before_the_others() -> None:
+    members = {
+        "a": reading(A),
+        "z": Subscriber(frozenset({A}), "i-2"),
+        "y": Subscriber(frozenset({A}), "i-1"),
+    }
+    ranges = {"y": {A: frozenset({0})}, "z": {A: frozenset({1})}, "a": {A: frozenset({2})}}
+
+    assert assigned(range_, members, {A: 3}) == ranges
+
+
 def test_topics_without_a_reader_are_assigned_to_nobody() -> None:
     assert assigned(uniform, {"m": reading(B)}, {A: 3}) == {"m": {}}
     assert assigned(range_, {"m": reading(B)}, {A: 3}) == {"m": {}}
