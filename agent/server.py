@@ -407,7 +407,7 @@ class Agent:
             transactional_producers=TransactionalProducers(self._sequencer),
             reader=self._reader,
             tail=tail,
-            sessions=FetchSessions(self._settings.fetch_sessions, self._entropy),
+            sessions=FetchSessions(self._settings.fetch_sessions, self._clock, self._entropy),
             share_sessions=ShareSessions(self._settings.fetch_sessions, self._entropy),
             dead_letters=DeadLetterQueue(),
             fetch_memory=self._fetch_memory,

@@ -71,8 +71,8 @@ class AgentSettings(SettingsSection):
     fetch_max_wait_ms: int = Field(default=30_000, ge=0, le=_DAY_MS)
     """Limit of a fetch's wait, whatever the client asks."""
     fetch_sessions: int = Field(default=1_000, ge=0, le=1_000_000)
-    """Limit of fetch sessions, and of share sessions. The least recently used fetch session is dropped; at the limit no
-    share session is opened."""
+    """Limit of fetch sessions, and of share sessions. At the limit, a new fetch session replaces one that was idle for
+    two minutes; other fetches are served without a session. No share session is opened."""
     auto_create_topics: bool = True
     """Create unknown topics on Metadata requests (auto.create.topics.enable)."""
     default_partitions: int = Field(default=1, ge=1, le=10_000)

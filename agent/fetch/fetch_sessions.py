@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
-from tailrace.clock import Entropy
+from tailrace.clock import Clock, Entropy
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.fetch import FetchRequest, PartitionData
 from tailrace.tenants import Tenant
@@ -19,6 +19,8 @@ INITIAL_EPOCH = 0
 MAX_SESSION_PARTITIONS = 500_000
 """The most partitions of all sessions together, some 300 bytes each. Longer topic names count more."""
 PARTITION_BYTES = 300
+IDLE_SECONDS = 120.0
+"""A session that was not used for so long makes room for others. Kafka has the same constant."""
 
 PARTITIONS_IN_A_STEP = 1_000
 """Requested partitions that are processed between two yields."""
@@ -59,10 +61,12 @@ class RequestedPartition:
 
 @dataclass(slots=True)
 class FetchSession:
-    """A session. `partitions`: in the order of service; those that returned records move to the end."""
+    """A session. `partitions`: in the order of service; those that returned records move to the end. `last_used`: by
+    the monotonic clock, in seconds."""
 
     session_id: int
     epoch: int
+    last_used: float
     partitions: dict[PartitionKey, RequestedPartition] = field(default_factory=dict)
     client: str = ""
     weight: int = 0
@@ -100,14 +104,17 @@ class FetchContext:
 
 
 class FetchSessions:
-    """All fetch sessions of an agent: at most `limit` sessions and MAX_SESSION_PARTITIONS partitions; the least
-    recently used session is dropped. A fetch of more partitions gets no session.
+    """All fetch sessions of an agent: at most `limit` sessions and MAX_SESSION_PARTITIONS partitions. If there is no
+    room, sessions that were idle for IDLE_SECONDS are dropped. If that is not enough, a fetch is served without a
+    session, and a session that grew is dropped itself: if clients took the sessions of each other, all of them would
+    get more errors than records.
 
     Ids are random per agent, so a session id of another agent is not found instead of naming the wrong session.
     """
 
-    def __init__(self, limit: int, entropy: Entropy) -> None:
+    def __init__(self, limit: int, clock: Clock, entropy: Entropy) -> None:
         self._limit = limit
+        self._clock = clock
         self._entropy = entropy
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self._weight = 0
@@ -128,7 +135,7 @@ class FetchSessions:
             if session is not None:
                 self._drop(request.session_id)
             session = None
-            if request.session_epoch == INITIAL_EPOCH and self._limit:
+            if request.session_epoch == INITIAL_EPOCH:
                 session = self._open(requested, weight, client, tenant)
             if session is not None:
                 session.names_ids = names_ids
@@ -140,6 +147,7 @@ class FetchSessions:
         if names_ids is not session.names_ids:
             return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
         self._sessions.move_to_end(session.session_id)
+        session.last_used = self._clock.monotonic()
         session.epoch = 1 if session.epoch == 2**31 - 1 else session.epoch + 1
         for topic in request.forgotten_topics_data:
             for some in in_parts(topic.partitions, PARTITIONS_IN_A_STEP):
@@ -149,7 +157,7 @@ class FetchSessions:
             self._change(session, changed)
             yield len(changed)
         if self._sessions.get(session.session_id) is not session:
-            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND  # its room was needed meanwhile, or it grew too large
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND  # it grew too large, or was ended meanwhile
         return FetchContext(list(session.partitions.values()), session, is_incremental=True)
 
     def _forget(self, session: FetchSession, keys: Sequence[PartitionKey]) -> None:
@@ -175,7 +183,8 @@ class FetchSessions:
         session.weight += weight
         if self._sessions.get(session.session_id) is session:
             self._weight += weight
-            self._make_room(0, 0)
+            if not self._has_room(0, 0):
+                self._drop(session.session_id)
 
     def _open(
         self,
@@ -184,22 +193,33 @@ class FetchSessions:
         client: str,
         tenant: Tenant | None,
     ) -> FetchSession | None:
-        if weight > MAX_SESSION_PARTITIONS:
+        if weight > MAX_SESSION_PARTITIONS or not self._has_room(1, weight):
             return None
-        self._make_room(1, weight)
         session_id = 0
         while session_id == 0 or session_id in self._sessions:
             session_id = self._entropy.below(2**31)
-        session = FetchSession(session_id, 1, requested, client=client, weight=weight, tenant=tenant)
+        session = FetchSession(
+            session_id,
+            1,
+            self._clock.monotonic(),
+            requested,
+            client=client,
+            weight=weight,
+            tenant=tenant,
+        )
         self._sessions[session_id] = session
         self._weight += weight
         return session
 
-    def _make_room(self, sessions: int, weight: int) -> None:
-        while self._sessions and (
-            len(self._sessions) + sessions > self._limit or self._weight + weight > MAX_SESSION_PARTITIONS
-        ):
-            self._drop(next(iter(self._sessions)))
+    def _has_room(self, sessions: int, weight: int) -> bool:
+        """Whether so many more fit in. Idle sessions are dropped for them, the least recently used first."""
+        since = self._clock.monotonic() - IDLE_SECONDS
+        while len(self._sessions) + sessions > self._limit or self._weight + weight > MAX_SESSION_PARTITIONS:
+            oldest = next(iter(self._sessions.values()), None)
+            if oldest is None or oldest.last_used > since:
+                return False
+            self._drop(oldest.session_id)
+        return True
 
     def _drop(self, session_id: int) -> None:
         self._weight -= self._sessions.pop(session_id).weight

@@ -182,7 +182,7 @@ class AgentBench:
             fetch_memory=FetchMemory(256 << 20, clock),
             answer_memory=AnswerMemory(self.settings.memory_budget_bytes, clock),
             request_memory=RequestMemory(self.settings.memory_budget_bytes, clock),
-            sessions=FetchSessions(self.settings.fetch_sessions, SeededEntropy(5)),
+            sessions=FetchSessions(self.settings.fetch_sessions, clock, SeededEntropy(5)),
             share_sessions=ShareSessions(self.settings.fetch_sessions, SeededEntropy(8)),
             groups=groups,
             copy_queue=copy_queue,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent.fetch.fetch_sessions import FetchContext, FetchSessions
+from agent.fetch.fetch_sessions import IDLE_SECONDS, FetchContext, FetchSessions
+from tailrace.clock import Clock
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.fetch import (
     FetchPartition,
@@ -14,7 +15,7 @@ from tailrace.kafka.messages.fetch import (
     PartitionData,
 )
 from tailrace.turns import at_once
-from tests.support.clocks import SeededEntropy
+from tests.support.clocks import ManualClock, SeededEntropy
 
 
 def asking(session_id: int, epoch: int, *partitions: int, forget: tuple[int, ...] = ()) -> FetchRequest:
@@ -28,8 +29,8 @@ def asking(session_id: int, epoch: int, *partitions: int, forget: tuple[int, ...
     )
 
 
-def sessions(limit: int = 3) -> FetchSessions:
-    return FetchSessions(limit, SeededEntropy(1))
+def sessions(limit: int = 3, clock: Clock | None = None) -> FetchSessions:
+    return FetchSessions(limit, clock or ManualClock(), SeededEntropy(1))
 
 
 def begun(all_sessions: FetchSessions, request: FetchRequest) -> FetchContext:
@@ -113,11 +114,23 @@ def test_a_session_ends_when_its_client_reports_it() -> None:
     assert len(every) == 1
 
 
-def test_the_least_recently_used_session_goes_when_there_are_too_many() -> None:
+def test_a_session_that_is_in_use_is_not_taken_by_another_client() -> None:
     every = sessions(2)
     first, second = (begun(every, asking(0, 0, 0)).session_id for _ in range(2))
+    for epoch in range(1, 4):
+        assert begun(every, asking(0, 0, 0)).session_id == 0, "a full fetch, as there is no room"
+        assert begun(every, asking(first, epoch)).is_incremental
+        assert begun(every, asking(second, epoch)).is_incremental
+
+
+def test_an_idle_session_makes_room_for_another() -> None:
+    clock = ManualClock()
+    every = sessions(2, clock)
+    first, second = (begun(every, asking(0, 0, 0)).session_id for _ in range(2))
+    clock.advance(IDLE_SECONDS / 2)
     begun(every, asking(first, 1))
-    begun(every, asking(0, 0, 0))
+    clock.advance(IDLE_SECONDS / 2)
+    assert begun(every, asking(0, 0, 0)).session_id != 0
     assert len(every) == 2
     assert at_once(every.begin(asking(second, 1), "c")) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     begun(every, asking(first, 2))
@@ -125,17 +138,25 @@ def test_the_least_recently_used_session_goes_when_there_are_too_many() -> None:
 
 def test_the_partitions_of_all_sessions_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent.fetch.fetch_sessions.MAX_SESSION_PARTITIONS", 5)
-    every = sessions(100)
+    clock = ManualClock()
+    every = sessions(100, clock)
     first = begun(every, asking(0, 0, 0, 1)).session_id
+    clock.advance(IDLE_SECONDS)
     second = begun(every, asking(0, 0, 0, 1)).session_id
-    assert begun(every, asking(0, 0, 0, 1, 2, 3, 4, 5)).session_id == 0, "more than there may be gets none"
-    third = begun(every, asking(0, 0, 0, 1)).session_id
-    assert at_once(every.begin(asking(first, 1), "c")) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    begun(every, asking(second, 1, 2, 3))
-    assert at_once(every.begin(asking(third, 1), "c")) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND, (
-        "as the second grew"
-    )
+    assert begun(every, asking(0, 0, 0, 1)).session_id != 0
+    assert at_once(every.begin(asking(first, 1), "c")) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "it was idle"
+    assert begun(every, asking(0, 0, 0, 1)).session_id == 0, "the others are not"
+    begun(every, asking(second, 1, 2))
+    grown = at_once(every.begin(asking(second, 2, 3), "c"))
+    assert grown is ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "it would have more than there may be"
     assert len(every) == 1
+
+
+def test_a_fetch_of_more_partitions_than_there_may_be_gets_no_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("agent.fetch.fetch_sessions.MAX_SESSION_PARTITIONS", 5)
+    assert begun(sessions(), asking(0, 0, 0, 1, 2, 3, 4, 5)).session_id == 0
 
 
 def test_partitions_of_long_names_count_as_several(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,8 +177,7 @@ def test_partitions_of_long_names_count_as_several(monkeypatch: pytest.MonkeyPat
     assert len(every) == 1, "one came, one went"
     begun(every, naming(0, 0, "short"))
     assert len(every) == 2
-    begun(every, naming(0, 0, *long[:2]))
-    assert at_once(every.begin(naming(first, 2), "c")) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert begun(every, naming(0, 0, *long[:2])).session_id == 0, "too many beside the first"
 
 
 def test_with_a_limit_of_none_all_fetches_are_full() -> None:
