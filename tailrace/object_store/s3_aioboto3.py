@@ -217,7 +217,7 @@ class Aioboto3Store:
             try:
                 page = await client.list_objects_v2(**asked)
             except (ClientError, BotoCoreError, OSError) as error:
-                raise _as_store_error(error, prefix, is_listing=True) from error
+                raise _as_store_error(error, prefix or self._location.bucket, is_listing=True) from error
             yield page
             if not page.get("IsTruncated"):
                 return

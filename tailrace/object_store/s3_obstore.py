@@ -38,6 +38,9 @@ from tailrace.object_store.s3_aioboto3 import Aioboto3Store
 from tailrace.object_store.s3_location import S3Location
 
 _STATUS = re.compile(r"\bstatus(?: code)?:? (\d{3})\b", re.IGNORECASE)
+_ANSWER = re.compile(r"<Code>(.*?)</Code>(?:\s*<Message>(.*?)</Message>)?", re.DOTALL)
+_CAUSE = re.compile(r'"([^"]+)"')
+_BARE_CAUSE = re.compile(r"([A-Z]\w+),$", re.MULTILINE)
 _ERRORS = (BaseError, OSError, ValueError)
 _RETRIABLE_CODES = ("ConditionalRequestConflict", "OperationAborted", "RequestTimeTooSkewed")
 _FULL_CODES = ("XMinioStorageFull", "QuotaExceeded")
@@ -155,7 +158,7 @@ def _open(location: S3Location, max_retries: int) -> Any:
             },
         )
     except _ERRORS as error:
-        raise StoreRefused(f"{location.bucket}: {_first_line(error)}") from error
+        raise StoreRefused(f"{location.bucket}: {_explained(error)}") from error
 
 
 def _with_bucket(location: S3Location, endpoint: str) -> str:
@@ -166,9 +169,17 @@ def _with_bucket(location: S3Location, endpoint: str) -> str:
     return f"{scheme}://{location.bucket}.{host}"
 
 
-def _first_line(error: Exception) -> str:
-    """Return the error's text without obstore's dump of its internals."""
-    return next(iter(str(error).splitlines()), "")
+def _explained(error: Exception) -> str:
+    """Return the store's answer, or the first line of the error's text and the cause, if obstore's dump of its
+    internals names one below "inner": its only words, such as "Connection refused", or its last type (`TimedOut`)."""
+    text, _, dump = str(error).partition("\n\nDebug source:\n")
+    if answer := _ANSWER.search(text):
+        words = " ".join((answer[2] or "").split())
+        return f"the store answered {_status(error)} {answer[1]}: {words}"
+    inner = dump.partition(" inner: ")[2]
+    causes = _CAUSE.findall(inner) or _BARE_CAUSE.findall(inner)[-1:]
+    first_line = f"{type(error).__name__}: {text.partition(chr(10))[0]}"
+    return f"{first_line} ({': '.join(causes)})" if causes else first_line
 
 
 def _status(error: Exception) -> int:
@@ -184,7 +195,7 @@ def _as_store_error(error: Exception, what: str, *, is_put: bool = False) -> Sto
     """Convert an error by its type, then by the HTTP status in its text: obstore has no field for the status."""
     text = str(error)
     status = _status(error)
-    message = f"{what}: {type(error).__name__}: {_first_line(error)}"
+    message = f"{what}: {_explained(error)}"
     if isinstance(error, FileNotFoundError):
         return StoreRefused(message) if is_put or "NoSuchBucket" in text else ObjectMissing(message)
     if any(code in text for code in _RETRIABLE_CODES):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from tailrace.clock import SystemClock
-from tailrace.object_store.api import NotDeleted, ObjectStore, StoreUnavailable
+from tailrace.object_store.api import NotDeleted, ObjectStore, StoreRefused, StoreUnavailable
 from tailrace.object_store.open import open_store
 
 ENVIRON = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
@@ -123,5 +124,43 @@ def test_an_object_that_is_cut_is_not_returned(backend: str) -> None:
         async with store_that_answers(answer("200 OK", b"abc", length=5), backend) as store:
             with pytest.raises(StoreUnavailable):
                 await store.get("a/b")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("backend", ["obstore", "aioboto3"])
+@pytest.mark.parametrize(
+    ("status", "code", "words"),
+    [
+        ("403 Forbidden", "AccessDenied", "Access Denied"),
+        ("404 Not Found", "NoSuchBucket", "The specified bucket does not exist"),
+    ],
+)
+def test_a_refusal_is_told_in_the_words_of_the_store(
+    backend: str, status: str, code: str, words: str
+) -> None:
+    body = f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>{words}</Message></Error>'
+
+    async def scenario() -> None:
+        async with store_that_answers(answer(status, body.encode()), backend) as store:
+            with pytest.raises(StoreRefused, match=f"the store answered {status[:3]} {code}: {words}"):
+                await store.get("a/b")
+
+    asyncio.run(scenario())
+
+
+def test_a_store_that_is_not_there_is_told_with_its_cause() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]  # nothing listens there once it is closed
+
+    async def scenario() -> None:
+        store = open_store(
+            f"s3://bucket?endpoint=http://127.0.0.1:{port}", clock=SystemClock(), environ=ENVIRON
+        )
+        try:
+            with pytest.raises(StoreUnavailable, match="Connection refused"):
+                await store.put("a/b", [b"x"], if_absent=True)
+        finally:
+            await store.close()
 
     asyncio.run(scenario())
