@@ -16,8 +16,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import structlog
+
 from sequencer.api.errors import SequencerError
 from sequencer.checkpoint import format as checkpoint
+from sequencer.checkpoint.chain import IDLE_INTERVAL_MS
 from sequencer.checkpoint.checkpointer import Checkpointer, read_cluster_file, write_cluster_file
 from sequencer.checkpoint.format import CheckpointedRows
 from sequencer.recovery.bucket_scan import (
@@ -37,6 +40,8 @@ from sequencer.store.state import (
 from tailrace.clock import Clock
 from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.keys import is_key
+
+log = structlog.get_logger(__name__)
 
 WRITTEN_AT_ONCE = 5_000
 LEASE_MS = 60_000
@@ -77,14 +82,8 @@ async def read_bucket(
         raise RecoveryRefused(
             f"no checkpoint of cluster {cluster_id!r} is complete{': ' if problems else ''}{problems}"
         )
-    newest = checkpoints.heads[max(checkpoints.heads)]
-    if is_watched and newest.reservation > 0:
-        # A live committer writes another head within its interval, unless there are no changes at all.
-        await clock.sleep(newest.interval_ms * 2.5 / 1000)
-        if max(await list_heads(store, cluster_id)) > max(checkpoints.heads):
-            raise RecoveryRefused(
-                f"a committer of cluster {cluster_id!r} is alive: it wrote a checkpoint just now. Stop it first"
-            )
+    if is_watched:
+        await _check_is_dead(store, clock, cluster_id, checkpoints)
     objects = await find_objects(store, cluster_id, checkpoints.rows, checkpoints.chain.last)
     cluster_file = await read_cluster_file(store, cluster_id)
     incarnation = max(
@@ -92,6 +91,33 @@ async def read_bucket(
         + [0 if cluster_file is None else cluster_file.incarnation]
     )
     return checkpoints, objects, incarnation + 1
+
+
+async def _check_is_dead(
+    store: ObjectStore, clock: Clock, cluster_id: str, checkpoints: FoundCheckpoints
+) -> None:
+    """Wait until a live committer would have written another head. Raises RecoveryRefused if there is one.
+
+    A live committer writes a head within its interval if there are changes, and within IDLE_INTERVAL_MS if its agents
+    only renew their leases. A committer that was stopped has written a last head, which reserves nothing.
+    """
+    newest = checkpoints.heads[max(checkpoints.heads)]
+    if newest.reservation == 0:
+        return
+    pause_ms = newest.interval_ms * 2.5
+    age_ms = min(max(clock.wall_ms() - newest.created_ms, 0), IDLE_INTERVAL_MS)
+    wait_ms = IDLE_INTERVAL_MS - age_ms + pause_ms
+    if age_ms < IDLE_INTERVAL_MS:
+        log.warning(
+            "waiting for a checkpoint that only a live committer would write", seconds=wait_ms // 1000
+        )
+    while wait_ms > 0:
+        await clock.sleep(min(pause_ms, wait_ms) / 1000)
+        wait_ms -= pause_ms
+        if max(await list_heads(store, cluster_id)) > max(checkpoints.heads):
+            raise RecoveryRefused(
+                f"a committer of cluster {cluster_id!r} is alive: it wrote a checkpoint just now. Stop it first"
+            )
 
 
 async def check_is_empty(rows: RowStore) -> None:

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from sequencer.api.agents import AgentInfo
+from sequencer.api.agents import AgentInfo, RenewAgent
 from sequencer.api.commits import (
     CommitRequest,
     ObjectDescription,
@@ -34,6 +34,7 @@ from sequencer.api.transactions import (
     TransactionsRequest,
     TransactionState,
 )
+from sequencer.checkpoint.chain import IDLE_INTERVAL_MS
 from sequencer.checkpoint.checkpointer import read_cluster_file
 from sequencer.checkpoint.format import ClusterFile
 from sequencer.recovery.audit import AuditSettings, audit
@@ -55,7 +56,7 @@ from tailrace.object_store.keys import check_prefix
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.hooked_rows import HookedRowStore
-from tests.support.losable_cluster import RESERVATION, Batch, LosableCluster
+from tests.support.losable_cluster import AGENT, RESERVATION, Batch, LosableCluster
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.row_samples import changes
 
@@ -568,6 +569,39 @@ async def test_a_cluster_that_lives_is_not_recovered() -> None:
         world.clock.advance(3)
         with pytest.raises(RecoveryRefused, match="alive"):
             await recovery
+
+
+async def test_a_cluster_that_is_alive_and_idle_is_not_recovered() -> None:
+    async with started_world() as world:
+        await world.make_topic("t")
+        live, agent = world.sequencer, await world.sequencer.register_agent(AGENT)
+        await world.checkpoint()
+        world.rows = HookedRowStore(world.clock, cluster_id="new")
+        recovery = asyncio.ensure_future(world.recover(is_watched=True))
+        for _ in range(IDLE_INTERVAL_MS // 1000 + 5):
+            if recovery.done():
+                break
+            for _ in range(50):
+                await asyncio.sleep(0)
+            world.clock.advance(1)
+            await live.renew_agent(RenewAgent(agent.broker_id, agent.epoch))
+            await world.checkpointer.export()
+        with pytest.raises(RecoveryRefused, match="alive"):
+            await recovery
+
+
+async def test_a_cluster_that_has_been_dead_for_a_while_is_recovered_soon() -> None:
+    async with started_world() as world:
+        await world.make_topic("t")
+        await world.checkpoint()
+        await world.lose_database()
+        world.clock.advance(IDLE_INTERVAL_MS / 1000)
+        recovery = asyncio.ensure_future(world.recover(is_watched=True))
+        for _ in range(3):
+            for _ in range(50):
+                await asyncio.sleep(0)
+            world.clock.advance(1)
+        assert (await recovery).certain["topics"] == 1
 
 
 async def test_the_old_committer_is_refused_after_a_recovery_elsewhere() -> None:
