@@ -317,8 +317,17 @@ class PostgresDatabase:
                 raise self._as_unavailable(error) from error  # the statement was not sent
             try:
                 yield connection
+            except asyncpg.ReadOnlySQLTransactionError:
+                await self._leave_standby()
+                raise
             finally:
                 await pool.release(connection)
+
+    async def _leave_standby(self) -> None:
+        """Drop the connections of all lanes as they are next used: the name or the proxy in the URL led to a standby,
+        and may lead to the primary now. A connection that works would otherwise be kept for good."""
+        for pool in self._pools.values():
+            await pool.expire_connections()
 
     @contextmanager
     def _unavailable(self) -> Iterator[None]:

@@ -183,6 +183,28 @@ async def test_lost_connections_are_at_most_unavailable_and_made_again(database:
     await store.close()
 
 
+async def test_a_server_that_takes_no_writes_is_left_so_that_the_next_connection_may_find_the_primary(
+    database: str,
+) -> None:
+    """A name or a proxy leads to the standby during a fail-over, and to the new primary after it."""
+    standby = f"alter database {sa.engine.make_url(database).database}"
+    other = await connect(database)
+    store = store_at(database)
+    await become_committer(store)
+    await store.close()
+    await other.execute(f"{standby} set default_transaction_read_only = on")
+    with pytest.raises(SequencerUnavailable, match="read-only"):
+        await store.open()
+    await other.execute(f"{standby} reset default_transaction_read_only")
+    epoch = await become_committer(store)
+    assert await store.renew_committer_lease(epoch, 60_000)
+    await store.write(changes(CounterRow("n", 1)), epoch)
+    read_only = "select current_setting('default_transaction_read_only')"
+    assert await store.reads()._database.fetch(read_only) == [("off",)], "a standby's reads would be old"
+    await other.close()
+    await store.close()
+
+
 async def test_a_connection_is_given_back_without_a_round_trip_and_with_nothing_open(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
