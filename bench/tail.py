@@ -109,7 +109,7 @@ async def measure(asked: argparse.Namespace) -> None:
     subscribed_s = time.process_time() - began
 
     start_bytes = sum(watcher.bytes for watcher in watchers)
-    after, feed_bytes, commit_s, answer_s = sequencer.commit_number, 0, 0.0, 0.0
+    after, feed_bytes, commit_s, answer_s = sequencer.known.commit, 0, 0.0, 0.0
     for number in range(asked.objects):
         began = time.process_time()
         await sequencer.commit(request_of(session, number, luck.sample(places, asked.runs), luck))
@@ -119,7 +119,7 @@ async def measure(asked: argparse.Namespace) -> None:
             for watcher in watchers:
                 await watcher.call([])
             answer_s += time.process_time() - began
-            while after < sequencer.commit_number:
+            while after < sequencer.known.commit:
                 answer = await sequencer.feed(FeedRequest(after, [], 0))
                 after, feed_bytes = answer.commit_number, feed_bytes + len(encode_body(answer))
     sent = sum(watcher.bytes for watcher in watchers) - start_bytes

@@ -31,7 +31,7 @@ from sequencer.engine.committer import Committer
 from sequencer.engine.follower import Follower
 from sequencer.methods import FOLLOWED, METHODS, FunctionSequencer, Method, NotCommitter
 from sequencer.observer import SequencerObserver
-from sequencer.reading.journal import JournalGap
+from sequencer.reading.journal import NOTHING_KNOWN, JournalGap
 from sequencer.rpc_handler import RpcHandler
 from sequencer.rules.topics import ValidateConfig, accept_any_config
 from sequencer.settings import SequencerSettings
@@ -139,7 +139,7 @@ class SequencerServer:
         self._is_closing = False
         self._is_without_committer = False
         self._local: Committer | None = None
-        self._known_commit = 0
+        self._last_numbers = NOTHING_KNOWN
         self._follower: Follower | None = None
         self._following: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -329,7 +329,7 @@ class SequencerServer:
     async def _begin_term(self) -> None:
         checkpointer = self._make_checkpointer()
         if self._follower is not None:
-            self._known_commit = max(self._known_commit, self._follower.known_commit)
+            self._last_numbers = self._last_numbers.newest(self._follower.known)
         local = Committer(
             store=self._store,
             clock=self._clock,
@@ -339,7 +339,7 @@ class SequencerServer:
             holder=self._address,
             address=self._address,
             checkpointer=checkpointer,
-            known_commit=self._known_commit,
+            known=self._last_numbers,
             reads=self._reads,
             observer=self._observer,
             keeps_journal=self._settings.keeps_journal,
@@ -384,7 +384,7 @@ class SequencerServer:
         """End a term completely, even if the caller is cancelled."""
         housekeeping, self._housekeeping = self._housekeeping, []
         await cancel_and_wait(*housekeeping)
-        self._known_commit = max(self._known_commit, local.commit_number)
+        self._last_numbers = self._last_numbers.newest(local.known)
         self._ending = asyncio.create_task(local.close(), name="sequencer: end of a term")
         await asyncio.shield(self._ending)
         state = local.give_back()
@@ -413,7 +413,7 @@ class SequencerServer:
         self._following = self._follower = None
         await cancel_and_wait(following)
         if follower is not None:
-            self._known_commit = max(self._known_commit, follower.known_commit)
+            self._last_numbers = self._last_numbers.newest(follower.known)
             follower.drop()
 
     def _make_checkpointer(self) -> Checkpointer | None:

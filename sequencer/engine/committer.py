@@ -30,12 +30,12 @@ from sequencer.engine.silent_agents import SilentAgentsLog
 from sequencer.engine.term import Term
 from sequencer.methods import METHODS, Method, SequencerMethods
 from sequencer.observer import SequencerObserver, timed, timed_reads
-from sequencer.reading.journal import NUMBER, Journal
+from sequencer.reading.journal import NOTHING_KNOWN, NUMBER, Journal, LastNumbers
 from sequencer.reading.view import CommitterView
 from sequencer.rules import leases, topics
 from sequencer.settings import SequencerSettings
 from sequencer.store.row_store import DatabaseIdentity, RowStore
-from sequencer.store.state import COMMIT_NUMBER, HotState
+from sequencer.store.state import HotState
 from tailrace.background_tasks import cancel_and_wait, log_and_continue
 from tailrace.clock import Clock, Entropy, wait_for
 from tailrace.object_store.api import StoreError
@@ -50,9 +50,9 @@ class Committer(SequencerMethods):
     """The sequencer's interface over a row store. Call `start` before use and `close` at the end.
 
     `holder` names this process in the committer's lease; `address` is where others reach it. Each `start` begins a new
-    term with a new epoch (`term`). `known_commit` is the newest commit that the caller knows of: a database whose
-    newest commit is older has lost commits. `reads` is the same store over separate connections, so that readers do not
-    delay the committer. `keeps_journal`: whether the database has a journal that followers read
+    term with a new epoch (`term`). `known` are the newest numbers that the caller knows of: a database with lower
+    ones has lost transactions. `reads` is the same store over separate connections, so that readers do not delay the
+    committer. `keeps_journal`: whether the database has a journal that followers read
     (sequencer.reading.journal). `follower`: this server's copy of the rows, used instead of the term's first load.
     """
 
@@ -67,7 +67,7 @@ class Committer(SequencerMethods):
         holder: str | None = None,
         address: str = "",
         checkpointer: Checkpointer | None = None,
-        known_commit: int = 0,
+        known: LastNumbers = NOTHING_KNOWN,
         reads: RowStore | None = None,
         observer: SequencerObserver | None = None,
         keeps_journal: bool = False,
@@ -83,7 +83,7 @@ class Committer(SequencerMethods):
         self._holder = holder or str(entropy.uuid())
         self._address = address
         self._checkpointer = checkpointer
-        self._known_commit = known_commit
+        self._known = known
         self._lost: SequencerError | None = None
         self._term = self._new_term()
         self._preparing = asyncio.Lock()
@@ -284,9 +284,9 @@ class Committer(SequencerMethods):
         return self._view.identity
 
     @property
-    def commit_number(self) -> int:
-        """The newest known commit."""
-        return max(self._known_commit, self._view.state.counter(COMMIT_NUMBER))
+    def known(self) -> LastNumbers:
+        """The newest numbers that this process knows."""
+        return self._known.newest(LastNumbers.of(self._view.state))
 
     @property
     def journal_number(self) -> int:
@@ -358,16 +358,16 @@ class Committer(SequencerMethods):
         return state if self._view.journal is not None else None
 
     def _check_not_older(self, loaded: HotState) -> None:
-        """Raise IncarnationChanged if the database has lost durable commits, for example after a fail-over to a lagging
-        standby."""
+        """Raise IncarnationChanged if the database has lost durable transactions, for example after a fail-over to a
+        lagging standby."""
         if self._lost is not None:
             raise self._lost
-        known, loaded_number = self.commit_number, loaded.counter(COMMIT_NUMBER)
-        if loaded_number < known:
+        known, found = self.known, LastNumbers.of(loaded)
+        if found.lacks(known):
             self._lost = IncarnationChanged(
-                f"the database is at commit {loaded_number}, and was at {known}: it has lost the commits in between (a"
-                " standby that lagged, an older copy). Bring the newer one back, or rebuild an empty one with"
-                " `tailrace recover`"
+                f"the database is at commit {found.commit} (journal number {found.journal}), and was at {known.commit}"
+                f" ({known.journal}): it has lost the commits in between (a standby that lagged, an older copy). Bring"
+                " the newer one back, or rebuild an empty one with `tailrace recover`"
             )
             raise self._lost
 

@@ -26,13 +26,21 @@ from sequencer.api.errors import IncarnationChanged, SequencerError, SequencerUn
 from sequencer.api.values import Value
 from sequencer.engine.requests import QUERIES, QueryContext
 from sequencer.methods import AS_NEWEST, Method
-from sequencer.reading.journal import NUMBER, JournalGap, changes_of, continuing, newest_number
+from sequencer.reading.journal import (
+    NOTHING_KNOWN,
+    NUMBER,
+    JournalGap,
+    LastNumbers,
+    changes_of,
+    continuing,
+    newest_number,
+)
 from sequencer.reading.recent_runs import RecentRuns
 from sequencer.reading.view import ReadView
 from sequencer.settings import SequencerSettings
 from sequencer.store.row_store import RowStore
 from sequencer.store.rows import Changes
-from sequencer.store.state import COMMIT_NUMBER, HotState
+from sequencer.store.state import HotState
 from tailrace.background_tasks import cancel_and_wait, log_and_continue
 from tailrace.clock import Clock, wait_for
 from tailrace.turns import Turns, in_turns
@@ -77,8 +85,8 @@ class Follower:
         self._begun = self._ended = 0
         self._loads_from: int | None = None
         """The newest journal number when the current load began; None if no load is running."""
-        self.known_commit = 0
-        """The newest commit that a copy has had. A database without it has lost commits that readers saw."""
+        self.known = NOTHING_KNOWN
+        """The newest numbers that a copy has had. A database with lower ones has lost transactions."""
         self.is_handed_over = False
         """Whether a committer has taken the copy, which ends this follower."""
 
@@ -182,7 +190,7 @@ class Follower:
             state = await self._loaded()
             if await self._store.identity() != identity:
                 raise SequencerUnavailable("the database was replaced while it was loaded")
-        self._note_commit(state)
+        self._note_numbers(state)
         self._shown = ReadView(
             self._store,
             state,
@@ -192,8 +200,8 @@ class Follower:
             settle=self._caught_up,
         )
 
-    def _note_commit(self, state: HotState) -> None:
-        self.known_commit = max(self.known_commit, state.counter(COMMIT_NUMBER))
+    def _note_numbers(self, state: HotState) -> None:
+        self.known = self.known.newest(LastNumbers.of(state))
 
     async def _loaded(self) -> HotState:
         self._loads_from = await newest_number(self._store)
@@ -218,7 +226,7 @@ class Follower:
             shown.state.apply(changes)
             shown.topics.apply(changes)
             shown.security.apply(changes)
-            self._note_commit(shown.state)
+            self._note_numbers(shown.state)
         except BaseException:
             self._shown = None  # it may contain half of the transaction
             raise

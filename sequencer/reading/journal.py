@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 from fastcrc.crc32 import iscsi as crc32c
@@ -26,10 +27,10 @@ from sequencer.checkpoint.format import InvalidCheckpoint, Table, decode_table, 
 from sequencer.store.draft import Draft
 from sequencer.store.row_store import RowStore
 from sequencer.store.rows import JOURNALED, Changes, CounterRow, JournalRow
-from sequencer.store.state import HotState
+from sequencer.store.state import COMMIT_NUMBER, JOURNAL_NUMBER, HotState
 from tailrace.turns import Steps
 
-NUMBER = "journal_number"
+NUMBER = JOURNAL_NUMBER
 CHAIN = "journal_chain"
 """The counters that record the journal's position."""
 MAX_ROWS = 10_000
@@ -40,6 +41,30 @@ DROPPED_AT_ONCE = 64
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Table])
 _KINDS = frozenset(JOURNALED)
+
+
+class LastNumbers(NamedTuple):
+    """The newest transactions of a state: its last commit number, and its last journal number (0 without a journal),
+    which also counts the changes that no reader sees, such as a granted producer id."""
+
+    commit: int = 0
+    journal: int = 0
+
+    @classmethod
+    def of(cls, state: HotState) -> LastNumbers:
+        """Return the numbers of a state."""
+        return cls(state.counter(COMMIT_NUMBER), state.counter(NUMBER))
+
+    def newest(self, other: LastNumbers) -> LastNumbers:
+        """Return the larger number of each kind."""
+        return LastNumbers(*map(max, self, other))
+
+    def lacks(self, known: LastNumbers) -> bool:
+        """Whether a database at these numbers has lost transactions that were known."""
+        return any(mine < theirs for mine, theirs in zip(self, known, strict=True))
+
+
+NOTHING_KNOWN = LastNumbers()
 
 
 class JournalGap(Exception):

@@ -58,6 +58,7 @@ TOKENS_AT_ONCE = 500
 """The same for delegation tokens, each of which may concern a hundred principals."""
 
 COMMIT_NUMBER = "commit_number"
+JOURNAL_NUMBER = "journal_number"
 METADATA_VERSION = "metadata_version"
 RING_GENERATION = "ring_generation"
 BROKER_ID = "broker_id"

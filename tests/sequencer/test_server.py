@@ -18,6 +18,7 @@ from sequencer.api.agents import AgentInfo
 from sequencer.api.commits import CommitRequest, ObjectDescription, ObjectKind, OpenSession
 from sequencer.api.errors import IncarnationChanged, SequencerUnavailable
 from sequencer.api.groups import CommitOffsets, OffsetPosition
+from sequencer.api.producers import InitProducer
 from sequencer.api.reads import FeedRequest
 from sequencer.api.topics import CreateTopic, MetadataRequest
 from sequencer.checkpoint.checkpointer import write_cluster_file
@@ -636,7 +637,9 @@ async def test_a_standby_that_finds_another_database_in_the_place_of_its_own_lea
         assert not committer.is_committer
 
 
-async def test_a_standby_leads_no_database_that_has_lost_commits_which_its_copy_had() -> None:
+@pytest.mark.parametrize("lost", ["positions of a group", "a producer id"])
+async def test_a_standby_leads_no_database_that_has_lost_what_its_copy_had(lost: str) -> None:
+    """Without the producer id, which no reader sees, the next producer would be granted it too."""
     async with started_world() as world:
         committer, standby = world.nodes.values()
         topic = await world.during(committer.sequencer.create_topic(CreateTopic("t", 1, {})))
@@ -644,8 +647,11 @@ async def test_a_standby_leads_no_database_that_has_lost_commits_which_its_copy_
         before = {
             part: {kind: copy(rows) for kind, rows in getattr(world.store, part).items()} for part in parts
         }
-        commit = CommitOffsets("g", -1, -1, -1, "", [OffsetPosition(topic.topic_id, 0, 0, 0, "")])
-        await world.during(committer.sequencer.commit_offsets(commit))
+        if lost == "a producer id":
+            await world.during(committer.sequencer.init_producer(InitProducer()))
+        else:
+            commit = CommitOffsets("g", -1, -1, -1, "", [OffsetPosition(topic.topic_id, 0, 0, 0, "")])
+            await world.during(committer.sequencer.commit_offsets(commit))
         await world.pass_time(1.0)
         world.freeze("a:1")
         for part, rows in before.items():

@@ -174,10 +174,10 @@ def test_transactions_that_time_out_leave_the_loop_to_others_and_are_ended_some_
         async with a_wide_topic() as (sequencer, session, clock):
             for number in range(2):
                 await begun(sequencer, session, number)
-            before = sequencer.commit_number
+            before = sequencer.known.commit
             with measured_turns() as turns:
                 clock.advance(61)
-                while sequencer.commit_number < before + 2:
+                while sequencer.known.commit < before + 2:
                     clock.advance(1)  # what ran out is looked for now and then
                     await asyncio.sleep(0.01)
             assert not (await sequencer.statistics(Empty())).open_transactions
@@ -338,7 +338,7 @@ def test_bounds_and_log_starts_of_10_000_partitions_leave_the_loop_to_others() -
                 found = await asked(sequencer.find_batches(wanted))
                 offsets = await asked(sequencer.list_offsets(latest))
                 done = await asked(sequencer.delete_records(DeleteRecords(ends)))
-                told = await asked(sequencer.feed(FeedRequest(sequencer.commit_number - 1, [], 0)))
+                told = await asked(sequencer.feed(FeedRequest(sequencer.known.commit - 1, [], 0)))
             assert {each.high_watermark for each in found.partitions} == {2}
             assert {each.offset for each in offsets.results} == {2}
             assert done.log_start_offsets == [2] * PARTITIONS

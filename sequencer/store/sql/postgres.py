@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, I
 from contextlib import asynccontextmanager, contextmanager, suppress
 from copy import copy
 from itertools import chain
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 import asyncpg
@@ -36,7 +36,7 @@ from sequencer.store.sql.row_codec import (
     Dialect,
     RowColumn,
 )
-from sequencer.store.state import COMMIT_NUMBER
+from sequencer.store.state import COMMIT_NUMBER, JOURNAL_NUMBER
 from tailrace.background_tasks import cause_of
 from tailrace.clock import Clock
 
@@ -92,8 +92,8 @@ _AWAY = (
 _UNFIT = (asyncpg.DataError, OverflowError, ValueError, msgspec.MsgspecError)
 """Errors of the driver and the encoders for values that a column can't hold."""
 
-_FENCE = f"""
-    select committer_epoch, (select value from counters where name = '{COMMIT_NUMBER}')
+_FENCE = """
+    select committer_epoch, (select value from counters where name = $1)
     from cluster where id = 1 for key share
 """
 """Renewing the lease does not wait for this lock; taking the lease does (`for update`)."""
@@ -243,12 +243,13 @@ class PostgresDatabase:
 
     async def write(self, changes: Changes, committer_epoch: int) -> None:
         async with self._connection() as connection, _transaction(connection):
-            current_epoch, number = await connection.fetchrow(_FENCE) or (None, None)
+            counter = _last_number(changes)
+            current_epoch, number = await connection.fetchrow(_FENCE, counter.name) or (None, None)
             if current_epoch != committer_epoch:
                 raise LeaseLost(
                     f"the committer's epoch is {current_epoch}, not {committer_epoch}: another took over"
                 )
-            self._check_commit_number(changes, number)
+            self._check_not_older(counter, number)
             parts = split_changes(changes, self._tables)
             for deletions in _at_once([(table, deleted) for table, deleted, _ in parts]):
                 await _execute_together(connection, map(self._deletion, deletions))
@@ -267,12 +268,13 @@ class PostgresDatabase:
         table, rows = upserted
         return self._upserts[table.codec.kind], _arrays(table.codec.columns, table.codec.encode_rows(rows))
 
-    def _check_commit_number(self, changes: Changes, number: int | None) -> None:
-        """Raise SequencerUnavailable for a gap in commit numbers: the database was set back under a live committer."""
-        row = changes.by_kind.get(CounterRow, {}).get((COMMIT_NUMBER,))
-        if isinstance(row, CounterRow) and number is not None and number < row.value - 1:
+    def _check_not_older(self, counter: CounterRow, number: int | None) -> None:
+        """Raise SequencerUnavailable for a gap in the numbers of transactions: the database was set back under a live
+        committer."""
+        if number is not None and number < counter.value - 1:
             raise SequencerUnavailable(
-                f"{self._name}: at commit {number}, while {row.value} is written: it has lost the commits in between"
+                f"{self._name}: at {counter.name} {number}, while {counter.value} is written: it has lost the commits"
+                " in between"
             )
 
     async def stop(self) -> None:
@@ -389,6 +391,14 @@ async def _commit(connection: Any) -> None:
         if not committing.done():
             connection.terminate()
             await asyncio.gather(committing, return_exceptions=True)
+
+
+def _last_number(changes: Changes) -> CounterRow:
+    """Return the transaction's number in the journal, which numbers all transactions; without a journal its commit
+    number. The value is 0 if it has neither."""
+    counters = changes.by_kind.get(CounterRow, {})
+    row = counters.get((JOURNAL_NUMBER,)) or counters.get((COMMIT_NUMBER,))
+    return cast("CounterRow", row) if row is not None else CounterRow(COMMIT_NUMBER, 0)
 
 
 async def _appended(connection: Any, table: TableStatements, rows: list[Row]) -> list[Row]:

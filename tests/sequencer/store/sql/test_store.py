@@ -452,13 +452,16 @@ def test_a_url_that_names_no_known_database_is_refused() -> None:
             SqlRowStore(url, clock=CLOCK, entropy=SeededEntropy(1))
 
 
-def test_a_postgresql_that_went_back_under_its_committer_is_not_written_to(database: str) -> None:
+@pytest.mark.parametrize("counter", ["commit_number", "journal_number"])
+def test_a_postgresql_that_went_back_under_its_committer_is_not_written_to(
+    database: str, counter: str
+) -> None:
     async def act(store: SqlRowStore, epoch: int) -> None:
         for number in range(1, 4):
-            await store.write(changes(CounterRow("commit_number", number)), epoch)
-        await store._database.execute("update counters set value = 1 where name = 'commit_number'")
-        with pytest.raises(SequencerUnavailable, match="at commit 1"):
-            await store.write(changes(CounterRow("commit_number", 4)), epoch)
+            await store.write(changes(CounterRow(counter, number)), epoch)
+        await store._database.execute("update counters set value = 1 where name = $1", counter)
+        with pytest.raises(SequencerUnavailable, match=f"at {counter} 1,"):
+            await store.write(changes(CounterRow(counter, 4)), epoch)
 
     on(lambda: SqlRowStore(database, clock=CLOCK, entropy=SeededEntropy(1)), act)
 
