@@ -178,7 +178,7 @@ def _check_topic(
 
 def changed_configs(before: Mapping[str, str], request: AlterConfig) -> dict[str, str]:
     """Return the configs after the request. A list that is not set is appended to, and subtracted from, as its default,
-    as in Kafka. Raises InvalidConfig."""
+    as in Kafka; what it has already keeps its place. Raises InvalidConfig."""
     configs = {} if request.replace else dict(before)
     for change in request.changes:
         if change.operation is ConfigOperation.DELETE:
@@ -189,13 +189,18 @@ def changed_configs(before: Mapping[str, str], request: AlterConfig) -> dict[str
         if change.operation is ConfigOperation.SET:
             configs[change.name] = change.value
             continue
-        named = [part for part in change.value.split(",") if part]
-        now = configs.get(change.name, _default(request.scope, change.name))
-        kept = [part for part in now.split(",") if part and part not in named]
+        named = _parts(change.value)
+        now = _parts(configs.get(change.name, _default(request.scope, change.name)))
         if change.operation is ConfigOperation.APPEND:
-            kept += named
-        configs[change.name] = ",".join(kept)
+            now += named
+        else:
+            now = [part for part in now if part not in named]
+        configs[change.name] = ",".join(dict.fromkeys(now))
     return configs
+
+
+def _parts(value: str) -> list[str]:
+    return [part for part in value.split(",") if part]
 
 
 def _default(scope: ConfigScope, name: str) -> str:

@@ -41,6 +41,8 @@ APPEND, SUBTRACT = ConfigOperation.APPEND, ConfigOperation.SUBTRACT
         (ConfigScope.TOPIC, "cleanup.policy", None, APPEND, "compact", "delete,compact"),
         (ConfigScope.TOPIC, "cleanup.policy", "compact", APPEND, "delete", "compact,delete"),
         (ConfigScope.TOPIC, "cleanup.policy", "", APPEND, "compact", "compact"),
+        (ConfigScope.TOPIC, "cleanup.policy", None, APPEND, "compact,delete", "delete,compact"),
+        (ConfigScope.TOPIC, "cleanup.policy", "delete,compact", APPEND, "delete,delete", "delete,compact"),
         (ConfigScope.TOPIC, "cleanup.policy", None, SUBTRACT, "delete", ""),
         (ConfigScope.BROKER, "log.cleanup.policy", None, APPEND, "compact", "delete,compact"),
         (ConfigScope.BROKER, "config.providers", None, APPEND, "file", "file"),
