@@ -70,7 +70,10 @@ class AgentPages:
             async with asyncio.timeout(SEQUENCER_PATIENCE_SECONDS):
                 await self._sequencer.metadata(self._metadata_request())
         except TimeoutError:
-            reasons.append(f"the sequencer did not answer within {SEQUENCER_PATIENCE_SECONDS:g} s")
+            reasons.append(
+                f"no sequencer answered as the committer within {SEQUENCER_PATIENCE_SECONDS:g} s; /readyz of each "
+                "sequencer says why"
+            )
         except SequencerError as error:
             reasons.append(f"the sequencer can't be used: {error}")
         return Readiness(reasons)

@@ -82,9 +82,12 @@ class TlsSettings(SettingsSection):
 
 
 def _named_folder(given: object) -> object:
-    """Refuse an empty name, which a Path would take as the current folder."""
+    """Refuse an empty name, which a Path would take as the current folder, and one that is not UTF-8, which
+    `serve.json` can't name."""
     if given == "":
         raise ValueError("expected a folder, such as ./data")
+    if isinstance(given, str) and given.encode(errors="ignore").decode() != given:
+        raise ValueError("expected a folder with a name in UTF-8, such as ./data")
     return given
 
 

@@ -121,20 +121,21 @@ def reset(
 
     async def run(client: KafkaClient) -> list[dict[str, Any]]:
         from tailrace_cli.connections.groups import group_offsets, kind_of, move_group
-        from tailrace_cli.connections.offsets import offsets_at, partitions_of
+        from tailrace_cli.connections.offsets import chosen_partitions, offsets_at, partitions_of
 
         async with await client.coordinator_of(group) as coordinator:
             kind = await kind_of(coordinator, group)
             committed = await group_offsets(coordinator, group, kind)
-            if topic is None:
-                partitions = sorted(committed)
-            else:
-                partitions = await partitions_of(coordinator, topic)
-            partitions = [key for key in partitions if not partition or key[1] in partition]
-            if not partitions:
+            if topic is None and not committed:
                 raise CommandFailed(
                     f"group {group!r} has no committed offsets to move; name a topic with --topic"
                 )
+            if topic is None:
+                whose = f"what group {group!r} has committed"
+                partitions = chosen_partitions(sorted(committed), partition, whose)
+            else:
+                of_topic = await partitions_of(coordinator, topic)
+                partitions = chosen_partitions(of_topic, partition, f"topic {topic!r}")
             targets = await offsets_at(coordinator, partitions, to, committed)
             if execute:
                 await move_group(coordinator, group, kind, targets)

@@ -80,6 +80,7 @@ LinesOfJson = Annotated[
 EncodingFlag = Annotated[
     Encoding, typer.Option("--encoding", "-e", help="Encoding of keys, values and headers.")
 ]
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 Compression = Annotated[
     str, typer.Option("--compression", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")
 ]
@@ -107,6 +108,8 @@ def produce(
     once every record is acknowledged.
     """
     check_topic_name(topic)
+    if compression not in CODECS:
+        raise WrongUsage(f"--compression {compression!r}: expected one of {', '.join(CODECS)}")
     headers = listed_pairs(header or [], "--header", "source=radar")
     for name, _ in headers:
         check_utf8("--header", name)

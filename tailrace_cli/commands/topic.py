@@ -216,13 +216,15 @@ def trim(
     """
 
     async def run(client: KafkaClient) -> list[dict[str, Any]]:
-        from tailrace_cli.connections.offsets import EARLIEST, list_offsets, offsets_at, partitions_of
+        from tailrace_cli.connections.offsets import (
+            EARLIEST,
+            chosen_partitions,
+            list_offsets,
+            offsets_at,
+            partitions_of,
+        )
 
-        partitions = [
-            key for key in await partitions_of(client, name) if not partition or key[1] in partition
-        ]
-        if not partitions:
-            raise CommandFailed(f"topic {name!r} has none of these partitions")
+        partitions = chosen_partitions(await partitions_of(client, name), partition, f"topic {name!r}")
         firsts = await list_offsets(client, partitions, EARLIEST)
         targets = await offsets_at(client, partitions, before, firsts)
         if execute:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from tailrace.rpc.link import split_address
 from tailrace_cli.errors import CommandFailed, WrongUsage
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
@@ -27,6 +28,19 @@ def speaks_http(bootstrap: str) -> CommandFailed:
         f"{bootstrap} is an HTTP server, not a Kafka broker; give the address for Kafka clients (`listen`, port 9092 "
         "by default) with --bootstrap HOST:PORT"
     )
+
+
+def split_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
+    """Return the hosts and ports of the brokers that --bootstrap names. Raises WrongUsage."""
+    try:
+        addresses = [split_address(each.strip()) for each in bootstrap.split(",") if each.strip()]
+    except ValueError:
+        addresses = []
+    if not addresses:
+        raise WrongUsage(
+            f"--bootstrap {bootstrap!r}: expected HOST:PORT, such as 127.0.0.1:9092, or several with commas"
+        )
+    return addresses
 
 
 def check_utf8(what: str, text: str) -> None:

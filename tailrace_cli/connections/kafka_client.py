@@ -18,8 +18,15 @@ from tailrace.kafka.messages.find_coordinator import FindCoordinatorRequest
 from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tailrace.kafka.messages.sasl_authenticate import SaslAuthenticateRequest
 from tailrace.kafka.messages.sasl_handshake import SaslHandshakeRequest
-from tailrace.rpc.link import join_address, split_address
-from tailrace_cli.connections.broker import CLIENT_ID, HTTP_AS_SIZE, PATIENCE_SECONDS, no_broker, speaks_http
+from tailrace.rpc.link import join_address
+from tailrace_cli.connections.broker import (
+    CLIENT_ID,
+    HTTP_AS_SIZE,
+    PATIENCE_SECONDS,
+    no_broker,
+    speaks_http,
+    split_bootstrap,
+)
 from tailrace_cli.connections.login import log_in, sasl_mechanism, tls_context
 from tailrace_cli.errors import CommandFailed, WrongUsage
 
@@ -55,14 +62,7 @@ class KafkaClient:
         self._bootstrap = bootstrap
         """Once connected, only the address of the connected broker."""
         self._properties = properties or {}
-        try:
-            self._addresses = [split_address(each.strip()) for each in bootstrap.split(",") if each.strip()]
-        except ValueError:
-            self._addresses = []
-        if not self._addresses:
-            raise WrongUsage(
-                f"--bootstrap {bootstrap!r}: expected HOST:PORT, such as 127.0.0.1:9092, or several with commas"
-            )
+        self._addresses = split_bootstrap(bootstrap)
         self._versions: dict[int, int] = {}
         self._correlation_id = 0
         self._reader: asyncio.StreamReader | None = None

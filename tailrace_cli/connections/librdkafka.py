@@ -14,10 +14,11 @@ from tailrace_cli.connections.broker import (
     check_utf8,
     no_broker,
     speaks_http,
+    split_bootstrap,
 )
 from tailrace_cli.connections.connecting import listed_pairs
 from tailrace_cli.connections.login import bootstrap_of, client_properties
-from tailrace_cli.errors import CommandFailed, WrongUsage
+from tailrace_cli.errors import CommandFailed
 
 ClientFlag = Annotated[
     list[str] | None,
@@ -37,8 +38,7 @@ class BrokerWatch:
         self.properties = client_properties()
         self.bootstrap = bootstrap_of(bootstrap, self.properties)
         check_utf8("--bootstrap", self.bootstrap)
-        if ":" not in self.bootstrap:
-            raise WrongUsage(f"--bootstrap {self.bootstrap!r}: expected HOST:PORT, such as 127.0.0.1:9092")
+        split_bootstrap(self.bootstrap)
         self._last = "no answer; if it wants TLS or a login, let TAILRACE_CLIENT name a file with them"
         self._has_refused_login = False
         self.is_down = False

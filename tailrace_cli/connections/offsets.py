@@ -57,6 +57,15 @@ async def partitions_of(client: KafkaClient, topic: str) -> list[NamedPartition]
     return [(topic, partition) for partition in sorted(row.partition_index for row in described.partitions)]
 
 
+def chosen_partitions(
+    partitions: Sequence[NamedPartition], numbers: Sequence[int] | None, whose: str
+) -> list[NamedPartition]:
+    """Return the partitions with these numbers, or all. Raises CommandFailed for a number that none of them has."""
+    if unknown := set(numbers or ()) - {number for _, number in partitions}:
+        raise CommandFailed(f"{whose} has no partition {min(unknown)}")
+    return [key for key in partitions if not numbers or key[1] in numbers]
+
+
 async def offsets_at(
     client: KafkaClient,
     partitions: Sequence[NamedPartition],

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import aiohttp
+import pytest
 
+from agent import http
 from agent.http import MAX_SHOWN, AgentPages
 from sequencer.api.groups import CommitOffsets, OffsetPosition
 from sequencer.api.topics import CreateTopic
@@ -22,18 +25,18 @@ Get = Callable[[str], Awaitable[tuple[int, str]]]
 def run(scenario: Callable[[WiredAgent, AgentPages, Get], Awaitable[None]], folder: Path) -> None:
     async def served(wired: WiredAgent) -> None:
         pages = AgentPages(wired.agent.telemetry, wired.sequencer)
-        http = HttpServer(pages, wired.clock)
-        await http.start("127.0.0.1", 0)
+        server = HttpServer(pages, wired.clock)
+        await server.start("127.0.0.1", 0)
 
         async def get(path: str) -> tuple[int, str]:
-            async with client.get(f"http://127.0.0.1:{http.port}{path}") as answer:
+            async with client.get(f"http://127.0.0.1:{server.port}{path}") as answer:
                 return answer.status, await answer.text()
 
         try:
             async with aiohttp.ClientSession() as client:
                 await scenario(wired, pages, get)
         finally:
-            await http.close()
+            await server.close()
 
     run_wired(served, folder)
 
@@ -56,6 +59,24 @@ def test_a_process_that_is_not_ready_says_why(tmp_path: Path) -> None:
         await wired.agent.drain()
         status, said = await get("/readyz")
         assert status == 503 and "draining" in said
+
+    run(scenario, tmp_path)
+
+
+def test_without_a_committer_an_agent_sends_people_to_the_sequencers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "SEQUENCER_PATIENCE_SECONDS", 0.01)
+
+    async def never(request: object) -> None:
+        await asyncio.Event().wait()
+
+    async def scenario(wired: WiredAgent, pages: AgentPages, get: Get) -> None:
+        pages.agent = wired.agent
+        monkeypatch.setattr(wired.sequencer, "metadata", never)
+        status, said = await get("/readyz")
+        monkeypatch.undo()
+        assert status == 503 and "/readyz of each sequencer says why" in said
 
     run(scenario, tmp_path)
 

@@ -22,6 +22,7 @@ NOT_UTF8 = os.fsdecode(b"\xff\xfe")
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with serve(tmp_path_factory.mktemp("newcomer") / "data") as server:
+        assert tailrace("topic", "create", "few", "-p", "2", "-b", server.kafka).returncode == 0
         yield server
 
 
@@ -40,6 +41,10 @@ CASES = [
     ("cost --from-metrics ftp://127.0.0.1:1", 2, "--from-metrics 'ftp://127.0.0.1:1': expected HOST:PORT or a URL"),
     ("topic list -b EMPTY", 2, "--bootstrap '': expected HOST:PORT, such as 127.0.0.1:9092"),
     ("consume a -b EMPTY", 2, "--bootstrap '': expected HOST:PORT, such as 127.0.0.1:9092"),
+    ("consume a -b 127.0.0.1:99999", 2, "--bootstrap '127.0.0.1:99999': expected HOST:PORT"),
+    ("produce a b --compression x -b KAFKA", 2, "--compression 'x': expected one of none, gzip"),
+    ("topic trim few --before 1 -p 0 -p 3 -b KAFKA", 1, "topic 'few' has no partition 3"),
+    ("group reset g --to end -t few -p 0 -p 3 -b KAFKA", 1, "topic 'few' has no partition 3"),
     ("topic list -b LONG:1", 2, "no host has this name"),
     ("topic create a -p 99999999999 -b KAFKA", 2, "--partitions"),
     ("topic create LONG -b KAFKA", 2, "does not fit into CREATE_TOPICS"),
@@ -63,6 +68,7 @@ CASES = [
     ("topic trim a --before x -b KAFKA", 1, "topic 'a': UNKNOWN_TOPIC_OR_PARTITION"),
     ("consume a -X b -b KAFKA", 2, "--client 'b': expected NAME=VALUE, such as linger.ms=0"),
     ("serve --zone LONG", 2, "zone"),
+    ("serve --data BYTES", 2, "expected a folder with a name in UTF-8"),
     ("serve --data EMPTY", 2, "expected a folder, such as ./data"),
     ("query BYTES --data EMPTY", 2, "SQL"),
 ]  # fmt: skip
@@ -135,6 +141,14 @@ def test_a_standard_stream_may_be_closed_full_or_left(served: Served, redirected
     done = subprocess.run(["sh", "-c", line, sys.executable], capture_output=True, text=True, timeout=60)
     assert done.returncode == status
     assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+
+
+def test_characters_that_the_terminal_does_not_have_are_escaped(served: Served) -> None:
+    tailrace("produce", "signs", "-b", served.kafka, "\N{SNOWMAN}")
+    latin = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    command = [sys.executable, "-m", "tailrace", "consume", "signs", "-b", served.kafka]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=latin)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "\\u2603\n", "")
 
 
 def test_a_damaged_object_is_reported_with_its_topic_partition_and_offset(tmp_path: Path) -> None:
