@@ -30,6 +30,9 @@ from tailrace.kafka.error_codes import ErrorCode
 
 MAX_RECORDS = 10_000
 """The most records of one read."""
+READ_EVERY_S = 0.05
+"""The least time between two reads of a stream. A record that arrives alone is sent at once; the records of a busy
+topic are sent together, because a read costs an agent as much as tens of records."""
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 """For proxies: don't cache, don't buffer."""
 
@@ -121,11 +124,14 @@ class _Tail:
 
     async def run(self) -> None:
         """Send events until something ends the stream. Raises HttpRefusal, ClientDisconnected."""
+        clock = self._call.parts.clock
         while True:
+            began = clock.monotonic()
             with self._call.parts.bodies.body() as kept:
                 is_new = await self._call.shared(self._take(await self._next(kept)))
             if not is_new:
                 await self._stream.write(HEARTBEAT)
+            await clock.sleep(began + READ_EVERY_S - clock.monotonic())
             await self._call.client.throttled()
             await self._call.check_login()
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -15,13 +16,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.gateway.body_memory import BodyCharge
 from agent.gateway.event_text import MAX_PARTITIONS, event, event_id, parse_event_id
+from agent.gateway.events import READ_EVERY_S, _Tail
+from agent.gateway.reading import PartitionRead, ReadOptions
 from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
+from tailrace.background_tasks import cancel_and_wait
 from tailrace.batches.record_batch import assemble_like, read_header
 from tailrace.clock import SystemClock
 from tailrace.object_store.memory import MemoryStore
 from tests.agent.gateway.serving import Served, run_served, served
-from tests.support.agents import batch
+from tests.support.agents import batch, settle
+from tests.support.clocks import ManualClock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.wire import wired_agent
 
@@ -190,6 +196,42 @@ def test_a_quiet_stream_reports_it_and_a_reader_that_left_is_noticed(tmp_path: P
         assert there.wired.metric("gateway_ended_streams_total", reason="left") == 1
 
     run_served(scenario, tmp_path, heartbeat_ms=100)
+
+
+class _BusyTopic(_Tail):
+    """A stream that always has new records, and reads from nowhere."""
+
+    reads = 0
+
+    async def _next(self, kept: BodyCharge) -> list[PartitionRead]:
+        self.reads += 1
+        await asyncio.sleep(0)
+        return []
+
+    async def _take(self, parts: list[PartitionRead]) -> bool:
+        return True
+
+
+async def test_a_stream_of_a_busy_topic_reads_at_intervals() -> None:
+    async def work(taking: Awaitable[bool]) -> bool:
+        return await taking
+
+    async def nothing() -> None:
+        return None
+
+    clock = ManualClock()
+    parts = SimpleNamespace(clock=clock, bodies=SimpleNamespace(body=nullcontext))
+    call: Any = SimpleNamespace(
+        parts=parts, shared=work, check_login=nothing, client=SimpleNamespace(throttled=nothing)
+    )
+    stream: Any = None
+    tail = _BusyTopic(call, ReadOptions("BINARY", "BINARY", 1, 1), {0: 0}, stream)
+    running = asyncio.create_task(tail.run())
+    for reads in (1, 2, 3):
+        await settle()
+        assert tail.reads == reads
+        clock.advance(READ_EVERY_S)
+    await cancel_and_wait(running)
 
 
 def test_a_reader_that_is_too_slow_gets_an_error_and_is_disconnected(tmp_path: Path) -> None:
