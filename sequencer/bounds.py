@@ -27,6 +27,9 @@ ABORTED_BYTES = 32
 MAX_PAGE = 5_000
 """Limit of entries in a page of a listing."""
 
+BYTES_OF_A_RUN = 1_000
+"""Encoded bytes of a run of some 25 batches. A limit of runs that are kept in memory also limits their encoded bytes to
+this many for each of them; they take four times as much memory."""
 _RUN_BYTES = 160
 _ELEMENT_BYTES = 33
 _length = attrgetter("length")

@@ -125,7 +125,8 @@ class SequencerSettings(SettingsSection):
     max_feed_commits: int = Field(default=10_000, ge=1, le=1_000_000)
     """Commits that the feed remembers for its followers."""
     max_feed_runs: int = Field(default=50_000, ge=1, le=10_000_000)
-    """Runs that the feed remembers; as many again are kept for reading the tail."""
+    """Runs that the feed remembers; as many again are kept for reading the tail. Their batches are limited too: to some
+    25 for each of these runs."""
     max_feed_wait_ms: int = Field(default=30_000, ge=0, le=600_000)
     """Longest wait for an update."""
     max_feed_waiters: int = Field(default=10_000, ge=1, le=1_000_000)

@@ -10,10 +10,11 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from sequencer.api.errors import SequencerOverloaded
 from sequencer.api.reads import FeedAnswer, FeedRequest, PartitionUpdate, Run
-from sequencer.bounds import MAX_PAGE, AnswerBudget
+from sequencer.bounds import BYTES_OF_A_RUN, MAX_PAGE, AnswerBudget, run_bytes
 from sequencer.store.state import COMMIT_NUMBER, HotState
 from tailrace.clock import Clock, wait_for
 from tailrace.ids import TopicPartition
@@ -26,6 +27,8 @@ class FeedCommit:
     number: int
     runs: Mapping[TopicPartition, Sequence[Run]]
     run_count: int
+    size: int
+    """Bytes of the runs."""
 
 
 class CommitFeed:
@@ -38,6 +41,7 @@ class CommitFeed:
         self._max_waiters = max_waiters
         self._commits: deque[FeedCommit] = deque()
         self._run_count = 0
+        self._bytes = 0
         self._floor = 0
         self._newest = 0
         self._state: HotState | None = None
@@ -50,7 +54,7 @@ class CommitFeed:
         newest = state.counter(COMMIT_NUMBER)
         if newest != self._newest or self._state is None:
             self._commits.clear()
-            self._run_count = 0
+            self._run_count = self._bytes = 0
             self._floor = self._newest = newest
         self._state = state
         self.wake_all()
@@ -62,12 +66,19 @@ class CommitFeed:
             return
         assert number == self._newest + 1, f"commit {number} after {self._newest}"
         self._newest = number
-        commit = FeedCommit(number, runs, sum(map(len, runs.values())))
+        size = sum(map(run_bytes, chain.from_iterable(runs.values())))
+        commit = FeedCommit(number, runs, sum(map(len, runs.values())), size)
         self._commits.append(commit)
         self._run_count += commit.run_count
-        while len(self._commits) > self._max_commits or self._run_count > self._max_runs:
+        self._bytes += size
+        while (
+            len(self._commits) > self._max_commits
+            or self._run_count > self._max_runs
+            or self._bytes > self._max_runs * BYTES_OF_A_RUN
+        ):
             dropped = self._commits.popleft()
             self._run_count -= dropped.run_count
+            self._bytes -= dropped.size
             self._floor = dropped.number
         changed, waiting = runs.keys(), self._waiting.keys()
         fewer, more = (changed, waiting) if len(changed) < len(waiting) else (waiting, changed)

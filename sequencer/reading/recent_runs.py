@@ -3,8 +3,8 @@
 Invariants:
 - the runs kept of a partition are adjacent, and end where the partition ended at the last transaction that was added;
 - a run that was deleted or replaced is not kept;
-- the number of runs is limited: the partition that was written to longest ago is forgotten first, and each partition
-  keeps its share of all, at least LEAST_RUNS.
+- the number of runs is limited, and their bytes, as if each run had BYTES_OF_A_RUN: the partition that was written to
+  longest ago is forgotten first, and each partition keeps its share of all, at least LEAST_RUNS.
 
 Reading a run from the store costs ten times as much as reading it from here. Small requests make short runs: with 80
 requests in flight to 16 partitions, a run has five batches, and 3 MiB of records of 1 KiB in a partition are 600 runs.
@@ -24,7 +24,7 @@ from uuid import UUID
 
 from sequencer.api.commits import ObjectKind
 from sequencer.api.reads import Run
-from sequencer.bounds import SummedRuns, run_bytes
+from sequencer.bounds import BYTES_OF_A_RUN, SummedRuns, run_bytes
 from sequencer.store.rows import Changes, RunRow
 from tailrace.ids import TopicPartition
 from tailrace.turns import Steps
@@ -62,6 +62,11 @@ class _Kept:
             lengths.append(length)
             sizes.append(size)
 
+    @property
+    def size(self) -> int:
+        """Bytes of the runs."""
+        return self.sizes[-1] - self.sizes[0]
+
     def forget_first(self, count: int) -> None:
         del self.runs[:count]
         del self.lengths[:count]
@@ -76,11 +81,12 @@ class _Kept:
 
 
 class RecentRuns:
-    """At most `max_runs` runs over all partitions."""
+    """At most `max_runs` runs over all partitions, with `max_runs` times BYTES_OF_A_RUN."""
 
     def __init__(self, max_runs: int) -> None:
         self._max_runs = max_runs
         self._count = 0
+        self._bytes = 0
         self._kept: OrderedDict[_PartitionKey, _Kept] = OrderedDict()
         """An OrderedDict, because finding the first key of a dict means scanning all keys that were removed before
         it."""
@@ -88,7 +94,7 @@ class RecentRuns:
     def clear(self) -> None:
         """Forget all runs, because the state was reloaded."""
         self._kept.clear()
-        self._count = 0
+        self._count = self._bytes = 0
 
     def replaced_by(self, changes: Changes) -> Steps[dict[TopicPartition, int]]:
         """Return the partitions in which a transaction replaces runs by a Parquet run, or deletes a kept run; with the
@@ -118,8 +124,7 @@ class RecentRuns:
             if first == count:
                 self._forget(_partition_key(partition))
             else:
-                kept.forget_first(first)
-                self._count -= first
+                self._forget_first(kept, first)
 
     def add(self, added: Mapping[TopicPartition, Sequence[Run]]) -> Steps[None]:
         """Add the runs of a transaction, by partition. Until a run is added, reads look it up in the store."""
@@ -128,7 +133,7 @@ class RecentRuns:
                 self._append(_partition_key(partition), runs)
             if count % ADDED_IN_A_STEP == 0:
                 yield ADDED_IN_A_STEP
-        while self._count > self._max_runs and self._kept:
+        while self._kept and (self._count > self._max_runs or self._bytes > self._max_runs * BYTES_OF_A_RUN):
             oldest, kept = next(iter(self._kept.items()))
             if not self._cut_to_share(kept, len(self._kept)):
                 self._forget(oldest)
@@ -141,25 +146,35 @@ class RecentRuns:
         else:
             self._kept.move_to_end(partition_key)  # it has just been written to
             if kept.runs[-1].end_offset != runs[0].base_offset:
-                self._count -= len(kept.runs)
+                self._forget(partition_key)
                 kept = self._kept[partition_key] = _Kept()
+        size = kept.size
         kept.add(runs)
         self._count += len(runs)
-        if len(kept.runs) > LEAST_RUNS:
+        self._bytes += kept.size - size
+        if len(kept.runs) > LEAST_RUNS or kept.size > LEAST_RUNS * BYTES_OF_A_RUN:
             self._cut_to_share(kept, len(self._kept))
 
     def _cut_to_share(self, kept: _Kept, partitions: int) -> bool:
         """Keep only the newest of a partition's runs. Return False if it has no more than its share among so many
         partitions."""
-        more = len(kept.runs) - max(LEAST_RUNS, self._max_runs // partitions)
+        share = max(LEAST_RUNS, self._max_runs // partitions)
+        too_large = bisect_left(kept.sizes, kept.sizes[-1] - share * BYTES_OF_A_RUN)
+        more = min(max(len(kept.runs) - share, too_large), len(kept.runs) - 1)
         if more <= 0:
             return False
-        kept.forget_first(more)
-        self._count -= more
+        self._forget_first(kept, more)
         return True
 
+    def _forget_first(self, kept: _Kept, count: int) -> None:
+        self._count -= count
+        self._bytes -= kept.sizes[count] - kept.sizes[0]
+        kept.forget_first(count)
+
     def _forget(self, partition_key: _PartitionKey) -> None:
-        self._count -= len(self._kept.pop(partition_key).runs)
+        kept = self._kept.pop(partition_key)
+        self._count -= len(kept.runs)
+        self._bytes -= kept.size
 
     def _keeping(self, partition_key: _PartitionKey, offset: int) -> _Kept | None:
         """Return what is kept of the partition if it includes the offset."""

@@ -7,17 +7,20 @@ from itertools import pairwise, product
 from operator import attrgetter
 from uuid import UUID
 
-import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from sequencer.api.commits import ObjectKind
-from sequencer.api.reads import Run
-from sequencer.bounds import run_bytes
+from sequencer.api.commits import BatchStatus, ObjectKind
+from sequencer.api.reads import Run, RunBatch
+from sequencer.bounds import BYTES_OF_A_RUN, run_bytes
+from sequencer.reading.feed import CommitFeed
 from sequencer.reading.recent_runs import LEAST_RUNS, RecentRuns
 from sequencer.store.rows import Changes, RunRow
+from sequencer.store.state import HotState
 from tailrace.ids import TopicPartition
 from tailrace.turns import at_once
+from tests.support.clocks import ManualClock
 
 TOPIC = UUID(int=1)
 PLACE = TopicPartition(TOPIC, 0)
@@ -101,7 +104,7 @@ def test_the_partition_written_to_longest_ago_is_forgotten_first() -> None:
         place = TopicPartition(TOPIC, partition)
         known = found(recent, partition, 0, 1, ANY)
         base = 1 if known else 0
-        made = msgspec.structs.replace(run_at(base, base + 1), partition=partition)
+        made = replace(run_at(base, base + 1), partition=partition)
         apply(recent, Changes(), {place: [made]})
     assert found(recent, 1, 0, 100, ANY) is None
     assert found(recent, 2, 0, 100, ANY) is not None
@@ -134,7 +137,7 @@ def test_one_partition_is_kept_as_far_as_all_may_be() -> None:
 
 def test_runs_are_given_until_the_bytes_that_are_asked_for_are_reached() -> None:
     recent = RecentRuns(256)
-    runs = [msgspec.structs.replace(run_at(base, base + 1), length=1 + base % 7) for base in range(300)]
+    runs = [replace(run_at(base, base + 1), length=1 + base % 7) for base in range(300)]
     for first in range(0, 300, 30):
         apply(recent, Changes(), {PLACE: runs[first : first + 30]})
     kept = runs[44:]
@@ -151,7 +154,7 @@ def test_runs_are_given_until_the_bytes_that_are_asked_for_are_reached() -> None
 def test_a_partition_that_others_join_is_cut_to_its_share_and_not_forgotten() -> None:
     recent = RecentRuns(1_000)
     apply(recent, Changes(), {PLACE: [run_at(base, base + 1) for base in range(1_000)]})
-    other = msgspec.structs.replace(run_at(0, 1), partition=1)
+    other = replace(run_at(0, 1), partition=1)
     apply(recent, Changes(), {TopicPartition(TOPIC, 1): [other]})
     assert len(found(recent, 0, 500, ANY, ANY) or ()) == 500
     assert found(recent, 1, 0, ANY, ANY) == [other]
@@ -163,6 +166,25 @@ def test_runs_after_a_replaced_run_are_kept() -> None:
     recent.forget({PLACE: 5})
     assert found(recent, 0, 4, ANY, ANY) is None
     assert found(recent, 0, 5, ANY, ANY) == [run_at(5, 8), run_at(8, 9)]
+
+
+def test_runs_of_many_batches_are_kept_as_far_as_their_bytes_allow() -> None:
+    """A batch of a run takes some 150 bytes of memory, and many small requests make runs of thousands of batches."""
+    batches = [RunBatch(1, 1, BatchStatus.STORED, 0, 0)] * 1_000
+    for partitions in (1, 3, 40):
+        recent = RecentRuns(1_000)
+        places = [TopicPartition(TOPIC, partition) for partition in range(partitions)]
+        for base, (topic_id, partition) in product(range(120 // partitions), places):
+            run = replace(run_at(base, base + 1), partition=partition, batches=batches)
+            apply(recent, Changes(), {TopicPartition(topic_id, partition): [run]})
+            assert found(recent, partition, base, ANY, ANY) == [run]
+        kept = [
+            run
+            for _, partition in places
+            for base in range(120 // partitions)
+            for run in (found(recent, partition, base, 1, 1) or ())
+        ]
+        assert len(kept) > 20 and sum(map(run_bytes, kept)) <= 1_000 * BYTES_OF_A_RUN
 
 
 @given(
@@ -188,3 +210,13 @@ def test_a_query_finds_the_same_as_a_scan_of_all_runs(
         assert offset >= end or offset < all_runs[-LEAST_RUNS:][0].base_offset
     else:
         assert runs == wanted[:max_runs]
+
+
+def test_the_feed_remembers_runs_of_many_batches_as_far_as_their_bytes_allow() -> None:
+    feed = CommitFeed(ManualClock(), max_commits=1_000, max_runs=100, max_waiters=1)
+    feed.restart(HotState({}))
+    batches = [RunBatch(1, 1, BatchStatus.STORED, 0, 0)] * 1_000
+    for number in range(1, 51):
+        feed.publish(number, {PLACE: [replace(run_at(number, number + 1), batches=batches)]})
+    remembered = [run for commit in feed._commits for run in commit.runs[PLACE]]
+    assert len(remembered) > 1 and sum(map(run_bytes, remembered)) <= 100 * BYTES_OF_A_RUN
