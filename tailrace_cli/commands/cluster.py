@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def describe(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> None:
-    """Show the cluster's id, brokers and leader counts."""
+    """Show the cluster's id, brokers and leader counts.
+
+    The leaders are those that the asked agent shows to clients of its zone: agents of other zones lead nothing here.
+    """
 
     async def run(client: KafkaClient) -> dict[str, Any]:
         from tailrace.kafka import ApiKey

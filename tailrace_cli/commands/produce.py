@@ -177,7 +177,7 @@ class _Deliveries:
     def check(self, unanswered: int) -> None:
         """Raise CommandFailed unless all records were acknowledged."""
         if self.failures or unanswered:
-            shown = "; ".join(self.failures[:MAX_SHOWN_ERRORS]) or "no answer in time"
+            shown = "; ".join(dict.fromkeys(self.failures[:MAX_SHOWN_ERRORS])) or "no answer in time"
             count = len(self.failures) + unanswered
             raise CommandFailed(f"{self.acknowledged} records were acknowledged, {count} were not: {shown}")
 

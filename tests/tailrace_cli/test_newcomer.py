@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -149,6 +150,31 @@ def test_characters_that_the_terminal_does_not_have_are_escaped(served: Served) 
     command = [sys.executable, "-m", "tailrace", "consume", "signs", "-b", served.kafka]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=latin)
     assert (done.returncode, done.stdout, done.stderr) == (0, "\\u2603\n", "")
+
+
+INTERRUPTED = """
+import os, signal, sys
+class Interrupts:
+    def find_spec(self, name, path, target=None):
+        if name == "tailrace_cli.app":
+            os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupts())
+from tailrace_cli.__main__ import main
+main()
+"""
+
+
+def test_an_interrupt_before_the_command_has_begun_leaves_no_traceback() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, "--version"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_records_that_failed_for_one_reason_name_it_once(served: Served) -> None:
+    done = tailrace("produce", "few", "-p", "5", "-b", served.kafka, stdin="a\nb\nc\n")
+    assert done.returncode == 1 and done.stderr.count("few-5: UNKNOWN_PARTITION") == 1
 
 
 def test_a_damaged_object_is_reported_with_its_topic_partition_and_offset(tmp_path: Path) -> None:
