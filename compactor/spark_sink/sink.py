@@ -29,6 +29,7 @@ from sequencer.api.errors import LimitReached, SequencerError
 from sequencer.api.interface import Sequencer
 from sequencer.client import SequencerClient
 from tailrace.clock import SystemClock, SystemEntropy
+from tailrace.grouping import in_groups
 from tailrace.object_store.open import open_store
 from tailrace.rpc.loaded_security import LoadedSecurity
 
@@ -38,8 +39,10 @@ QUERY_ID, EPOCH = "sql.streaming.queryId", "streaming.sql.batchId"
 """Local properties of a stream's tasks (Spark's StreamExecution.QUERY_ID_KEY, MicroBatchExecution.BATCH_ID_KEY)."""
 COMMIT_PATIENCE_S = 120.0
 """How long a commit is retried while no sequencer answers. After that, Spark fails the query."""
-PART_RUNS = 5_000
-"""The runs in one commit of a batch job that need not be atomic."""
+PART_RUNS, PART_BATCHES, PART_RECORDS = 5_000, 50_000, 8_000_000
+"""The most runs, batches and records in one commit of a batch job that need not be atomic. An object with more is a
+commit alone."""
+_WHOLE_PART = 1_000_000
 
 _objects = msgspec.msgpack.Decoder(list[WrittenObject])
 
@@ -183,17 +186,16 @@ class StreamSink(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
 
 def parts_of(objects: Sequence[WrittenObject]) -> Iterator[list[WrittenObject]]:
-    """Group the objects into parts of about `PART_RUNS` runs."""
-    part: list[WrittenObject] = []
-    runs = 0
-    for written in objects:
-        part.append(written)
-        runs += len(written.runs)
-        if runs >= PART_RUNS:
-            yield part
-            part, runs = [], 0
-    if part:
-        yield part
+    """Group the objects into parts with at most `PART_RUNS`, `PART_BATCHES` and `PART_RECORDS`."""
+    return in_groups(objects, _share_of_part, _WHOLE_PART)
+
+
+def _share_of_part(written: WrittenObject) -> int:
+    """Return how much of a part the object takes, in millionths, by the count that takes most."""
+    batches = [batch for run in written.runs for batch in run.batches]
+    records = sum(batch.record_count for batch in batches)
+    counts = ((len(written.runs), PART_RUNS), (len(batches), PART_BATCHES), (records, PART_RECORDS))
+    return max(-(-count * _WHOLE_PART // most) for count, most in counts)
 
 
 async def _commit(sequencer: Sequencer, request: WriteRequest, advice: str) -> WriteAnswer:

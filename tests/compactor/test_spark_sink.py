@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from kafka.partitioner.default import murmur2 as kafkas_murmur2
@@ -28,6 +29,7 @@ from compactor.spark_source.options import SourceOptions
 from sequencer.api.commits import SessionRef, WriteRequest, WrittenObject
 from sequencer.api.topics import Topic
 from sequencer.engine.committer import Committer
+from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store_check import WrongStore
 from tailrace.batches.mixed_object import audit
@@ -317,6 +319,25 @@ def test_a_batch_job_that_need_not_be_atomic_is_committed_in_parts(monkeypatch: 
         for epoch, part in enumerate(parts):
             assert await job.commit(epoch, part)
         assert await job.values() == [b"0", b"1", b"2", b"3", b"4"]
+
+    on_a_log(scenario)
+
+
+@pytest.mark.parametrize(("batches", "records"), [(64, 64), (1, 600_000)])
+def test_each_part_of_a_batch_job_is_within_the_limits_of_a_commit(batches: int, records: int) -> None:
+    async def scenario(job: Job) -> None:
+        [written] = await job.uploaded([b"1"])
+        [run] = written.runs
+        batch = msgspec.structs.replace(run.batches[0], record_count=records // batches)
+        run = msgspec.structs.replace(run, batches=[batch] * batches)
+        objects = [msgspec.structs.replace(written, runs=[run])] * 4_000
+        parts = list(parts_of(objects))
+        assert [each for part in parts for each in part] == objects
+        limits = SequencerSettings()
+        most = max(map(len, parts))
+        assert most * batches <= limits.max_batches_per_commit
+        assert most * records <= limits.max_offsets_at_once
+        assert len(parts) <= 400
 
     on_a_log(scenario)
 
