@@ -113,6 +113,9 @@ class ParquetReader:
         self._index_flights: SingleFlight[str, ParquetIndex] = SingleFlight()
         self._part_flights: SingleFlight[_PartId, RebuiltBatches] = SingleFlight()
         self._records_flights: SingleFlight[_GroupId, _Records] = SingleFlight()
+        self._ranges = asyncio.Semaphore(cache.settings.catch_up_gets)
+        """Ranges that are fetched and decoded at the same time. Each holds its chunks, whatever the cache evicts; the
+        pool decodes more slowly than the store delivers."""
 
     async def batches(self, run: Run, offset: int, leader_epoch: int) -> AsyncIterator[RebuiltBatches]:
         """Yield the partition's batches of each row group that may contain `offset` or later offsets.
@@ -234,6 +237,10 @@ class ParquetReader:
 
     async def _decode_range(self, run: Run, start: int, end: int, decode: Callable[[Buffer], T]) -> T:
         """Decode bytes [start, end) of the object in the pool; if they are corrupt, read them again from the store."""
+        async with self._ranges:
+            return await self._decode_now(run, start, end, decode)
+
+    async def _decode_now(self, run: Run, start: int, end: int, decode: Callable[[Buffer], T]) -> T:
         loop = asyncio.get_running_loop()
         chunks = self._chunks_of(run, start, end)
         held = await asyncio.gather(*(self._cache.get(chunk, is_catch_up=True) for chunk in chunks))

@@ -34,7 +34,8 @@ class CacheSettings(SettingsSection):
     tail_gets: int = Field(default=64, ge=1, le=10_000)
     """Concurrent store reads for the tail."""
     catch_up_gets: int = Field(default=8, ge=1, le=10_000)
-    """Concurrent store and peer reads for readers of old runs and for read-ahead."""
+    """Concurrent store and peer reads for readers of old runs and for read-ahead. As many row groups of Parquet are
+    fetched and decoded at a time; each takes up to 32 MiB meanwhile."""
     read_ahead_chunks: int = Field(default=16, ge=0, le=1_000)
     """Limit of chunks read ahead of one reader of a partition's old runs; 0 disables read-ahead. All readers together
     use at most half of the catch-up share."""

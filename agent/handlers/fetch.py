@@ -37,6 +37,7 @@ from cache.read_batches import ReadBatches, ReadRequest
 from cache.reader import BatchReader
 from sequencer.api.errors import SequencerError
 from sequencer.api.reads import FindPartition, FindRequest, FoundPartition, PartitionError
+from tailrace.background_tasks import cancel_and_wait
 from tailrace.ids import TopicPartition
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.fetch import (
@@ -239,12 +240,11 @@ async def fill(
         try:
             if any(partition.found is None for partition in readable):
                 await _find(services, readable, max_bytes, is_aligned=is_aligned)
-            is_read = await _read(services, readable, grant.bytes, is_last_plan=plans >= MAX_PLANS)
+            is_read = await _read(services, readable, grant, is_last_plan=plans >= MAX_PLANS)
             if is_read and _waits_for_failed(readable):
                 is_read = is_aligned = False
             if is_read:
                 grant.resize(sum(partition.read_bytes for partition in readable))
-                await _keep(readable, grant)
                 return grant
         except BaseException:
             grant.release()
@@ -291,13 +291,12 @@ def _reads_old_runs(reader: BatchReader, partition: PartitionFetch) -> bool:
     return bool(found.runs) and reader.is_old(found.runs[0])
 
 
-async def _keep(partitions: list[PartitionFetch], grant: FetchGrant) -> None:
-    turns, copies = Turns(PARTITIONS_IN_A_TURN), Turns(COPIED_IN_A_TURN)
-    async for partition in turns.over(partitions):
-        if isinstance(records := partition.row.records, list):
-            for number in grant.pin(records):
-                records[number] = bytes(records[number])
-                await copies.did(len(records[number]))
+async def _keep(partition: PartitionFetch, grant: FetchGrant, copies: Turns) -> None:
+    """Count the buffers that the partition's records keep in memory. Copy the records that may keep none."""
+    if isinstance(records := partition.row.records, list):
+        for number in grant.pin(records):
+            records[number] = bytes(records[number])
+            await copies.did(len(records[number]))
 
 
 async def _seen(readable: list[PartitionFetch]) -> dict[TopicPartition, int]:
@@ -408,11 +407,16 @@ def _take_found(
 
 
 async def _read(
-    services: Services, readable: list[PartitionFetch], max_bytes: int, *, is_last_plan: bool
+    services: Services, readable: list[PartitionFetch], grant: FetchGrant, *, is_last_plan: bool
 ) -> bool:
-    """Fill in the records, sharing `max_bytes` in order. Return False if the plan is stale and must be made again."""
-    remaining_bytes, minimum_one = max_bytes, True
-    turns, passes = Turns(READ_IN_A_TURN), Turns(PARTITIONS_IN_A_TURN)
+    """Fill in the records, sharing the granted bytes in order. Return False if the plan is stale and must be made
+    again.
+
+    The buffers that records keep in memory are counted while other partitions are still read: each partition may keep a
+    whole chunk or row group, and there may be thousands.
+    """
+    remaining_bytes, minimum_one = grant.bytes, True
+    turns, passes, copies = Turns(READ_IN_A_TURN), Turns(PARTITIONS_IN_A_TURN), Turns(COPIED_IN_A_TURN)
     waiting: list[tuple[PartitionFetch, ReadRequest]] = []
     for partition in readable:
         available_bytes = 0 if partition.is_failed else partition.available_bytes
@@ -436,23 +440,43 @@ async def _read(
         read = services.reader.read_held(found.runs, request)
         if read is not None:
             _take(services, partition, read)
+            await _keep(partition, grant, copies)
         else:
             waiting.append((partition, request))
         views = 0 if read is None else len(read.parts)
         await turns.did(1 + views + len(found.runs) // RUNS_AS_A_VIEW)
     if not waiting:
         return True
-    starts = PacedStarts(FRAMED_AT_ONCE)
-    outcomes = await asyncio.gather(
-        *(_read_partition(services, partition, request, starts) for partition, request in waiting),
-        return_exceptions=True,
-    )
+    outcomes = await _read_waiting(services, waiting, grant, copies)
     if not is_last_plan and any(isinstance(outcome, ObjectMissing) for outcome in outcomes):
         return False
     for (partition, _), outcome in zip(waiting, outcomes, strict=True):
         if isinstance(outcome, BaseException):
             _refuse(services, partition, outcome)
     return True
+
+
+async def _read_waiting(
+    services: Services,
+    waiting: Sequence[tuple[PartitionFetch, ReadRequest]],
+    grant: FetchGrant,
+    copies: Turns,
+) -> list[BaseException | None]:
+    """Read partitions concurrently. Return the error of each, or None."""
+    starts, ended = PacedStarts(FRAMED_AT_ONCE), asyncio.Queue[asyncio.Task[None]]()
+    reading = {
+        asyncio.create_task(_read_partition(services, partition, request, starts)): partition
+        for partition, request in waiting
+    }
+    for task in reading:
+        task.add_done_callback(ended.put_nowait)
+    try:
+        for _ in waiting:
+            await _keep(reading[await ended.get()], grant, copies)
+        return [task.exception() for task in reading]
+    except BaseException:
+        await cancel_and_wait(*reading)
+        raise
 
 
 def _refuse(services: Services, partition: PartitionFetch, error: BaseException) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from unittest import mock
 from uuid import UUID
 
@@ -23,6 +25,7 @@ from tailrace.batches.records import NewRecord, decode_records, encode_batch
 from tailrace.ids import TopicPartition
 from tailrace.object_store.memory import MemoryStore
 from tailrace.parquet_object.write import SourceBatch, SourceRun, WrittenParquet, write_parquet
+from tests.support.agents import settle
 from tests.support.clocks import ManualClock
 
 TOPIC = UUID(int=5)
@@ -132,4 +135,31 @@ async def test_decoded_row_groups_are_kept_within_their_budget(shared: WrittenPa
     for partition in range(PARTITIONS):
         assert await read_whole(reader, run_of(shared, partition), 700, 4) == written_values(partition)
         assert 0 < reader._parquet._decoded.bytes_held <= 16_000
+    await reader.close()
+
+
+async def test_while_the_pool_is_busy_few_row_groups_are_fetched(shared: WrittenParquet) -> None:
+    reader = await reader_of(shared, catch_up_gets=2, memory_bytes=0, chunk_bytes=64)
+    await reader._parquet._index(run_of(shared, 0))
+    store = reader._cache._store
+    is_free = threading.Event()
+
+    def decode_late(*given: Any) -> Any:
+        is_free.wait()
+        return decode(*given)
+
+    decode = parquet_reader._records_of
+    fetch = mock.AsyncMock(wraps=store.get_range)
+    with (
+        mock.patch.object(parquet_reader, "_records_of", decode_late),
+        mock.patch.object(store, "get_range", fetch),
+    ):
+        runs = [run_of(shared, partition) for partition in range(PARTITIONS)]
+        reading = asyncio.gather(*(read_whole(reader, run, 700, 4) for run in runs))
+        await settle(500)
+        fetched = {call.args[1] for call in fetch.await_args_list}
+        is_free.set()
+        assert await reading == [written_values(partition) for partition in range(PARTITIONS)]
+    middles = [group.start + group.length // 2 for group in shared.index.row_groups]
+    assert sum(middle - middle % 64 in fetched for middle in middles) == 2 < len(middles)
     await reader.close()

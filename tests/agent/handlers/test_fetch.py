@@ -286,6 +286,34 @@ def test_an_answer_on_its_way_counts_the_chunks_that_it_keeps_until_it_has_left(
     run(scenario)
 
 
+def test_chunks_that_records_keep_are_counted_while_other_partitions_are_still_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic(partitions=3)
+        await produce(bench, (0, batch(bytes(70_000))), (1, batch(bytes(500_000))))
+        await produce(bench, (2, batch(b"x")))
+        cold = ChunkCache(bench.store, CacheSettings(), lambda: ALONE)
+        bench.services.reader = BatchReader(cold, bench.clock, bench._pool)
+        get, may_get = bench.store.get_range, asyncio.Event()
+
+        async def get_the_second_later(key: str, start: int, length: int) -> Any:
+            if length < 70_000:
+                await may_get.wait()
+            return await get(key, start, length)
+
+        monkeypatch.setattr(bench.store, "get_range", get_the_second_later)
+        memory = bench.services.fetch_memory
+        asked = asyncio.ensure_future(handle(bench.services, context(12), request_of(topic, (0, 0), (2, 0))))
+        await settle()
+        assert not asked.done() and 500_000 < memory.pinned < 600_000
+        may_get.set()
+        (await asked).release()
+        assert (memory.used, memory.pinned) == (0, 0)
+
+    run(scenario)
+
+
 def test_parts_that_may_not_keep_their_chunks_are_copied_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic(partitions=8)
