@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -30,17 +31,15 @@ LEAST_BUDGET = 16 * MIB
 """Of which large answers have 2 MiB together, and one of them 8 MiB at most."""
 
 
-def alone(scenario: Callable[[AnswerMemory, ManualClock], Awaitable[None]], budget: int = 64 * MIB) -> None:
-    async def whole() -> None:
-        clock = ManualClock()
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await scenario(AnswerMemory(budget, clock), clock)
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def answer_memory(budget: int = 64 * MIB) -> AsyncIterator[tuple[AnswerMemory, ManualClock]]:
+    clock = ManualClock()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        yield AnswerMemory(budget, clock), clock
 
 
-def test_all_are_served_in_order_and_never_hold_more_than_there_is() -> None:
-    async def scenario(memory: AnswerMemory, clock: ManualClock) -> None:
+async def test_all_are_served_in_order_and_never_hold_more_than_there_is() -> None:
+    async with answer_memory() as (memory, _):
         served: list[int] = []
 
         async def answer(number: int) -> None:
@@ -54,11 +53,9 @@ def test_all_are_served_in_order_and_never_hold_more_than_there_is() -> None:
         await asyncio.gather(*map(answer, range(1_000)))
         assert served == list(range(1_000)) and memory.used == 0
 
-    alone(scenario)
 
-
-def test_a_request_that_needs_more_memory_releases_what_it_has_while_it_waits() -> None:
-    async def scenario(memory: AnswerMemory, clock: ManualClock) -> None:
+async def test_a_request_that_needs_more_memory_releases_what_it_has_while_it_waits() -> None:
+    async with answer_memory() as (memory, _):
         reservations = [AnswerReservation(memory) for _ in range(4)]
         for reservation in reservations:
             await reservation.needs(MIB)
@@ -69,11 +66,9 @@ def test_a_request_that_needs_more_memory_releases_what_it_has_while_it_waits() 
             reservation.release()
         assert memory.used == 0
 
-    alone(scenario)
 
-
-def test_a_small_answer_needs_no_room_and_one_above_the_most_is_refused() -> None:
-    async def scenario(memory: AnswerMemory, clock: ManualClock) -> None:
+async def test_a_small_answer_needs_no_room_and_one_above_the_most_is_refused() -> None:
+    async with answer_memory() as (memory, _):
         reservation = AnswerReservation(memory)
         await reservation.needs(FREE_BYTES)
         assert memory.used == 0
@@ -83,11 +78,9 @@ def test_a_small_answer_needs_no_room_and_one_above_the_most_is_refused() -> Non
         assert 0 < memory.used <= 8 * MIB, "it has all that large ones may have"
         assert reservation.written(100) is False and memory.used == 0
 
-    alone(scenario)
 
-
-def test_a_request_that_waits_too_long_fails_and_blocks_no_other() -> None:
-    async def scenario(memory: AnswerMemory, clock: ManualClock) -> None:
+async def test_a_request_that_waits_too_long_fails_and_blocks_no_other() -> None:
+    async with answer_memory() as (memory, clock):
         first, second, third = (AnswerReservation(memory) for _ in range(3))
         await first.needs(32 * MIB)
         waiting = asyncio.ensure_future(second.needs(MIB))
@@ -101,8 +94,6 @@ def test_a_request_that_waits_too_long_fails_and_blocks_no_other() -> None:
         second.release()
         third.release()
         assert memory.used == 0 and not memory.is_contended
-
-    alone(scenario)
 
 
 class Listing(Value, frozen=True):
@@ -118,8 +109,8 @@ class ListingPage(Value, frozen=True):
     entries: int = 1_000
 
 
-def test_a_listing_of_several_pages_waits_for_all_of_them_and_counts_what_they_really_are() -> None:
-    async def scenario(memory: AnswerMemory, clock: ManualClock) -> None:
+async def test_a_listing_of_several_pages_waits_for_all_of_them_and_counts_what_they_really_are() -> None:
+    async with answer_memory() as (memory, _):
         seen: list[int] = []
 
         async def ask(request: Listing) -> ListingPage:
@@ -134,11 +125,9 @@ def test_a_listing_of_several_pages_waits_for_all_of_them_and_counts_what_they_r
         short = await AnswerReservation(memory).listing(ask, Listing(29), lambda page: ENTRY_BYTES)
         assert short == [ListingPage(None)]
 
-    alone(scenario)
 
-
-def test_many_answers_of_several_listings_hold_no_more_pages_than_are_charged() -> None:
-    async def scenario(memory: AnswerMemory, clock: ManualClock) -> None:
+async def test_many_answers_of_several_listings_hold_no_more_pages_than_are_charged() -> None:
+    async with answer_memory() as (memory, _):
         alive: dict[int, int] = {}
         done: list[int] = []
 
@@ -166,11 +155,9 @@ def test_many_answers_of_several_listings_hold_no_more_pages_than_are_charged() 
         await asyncio.gather(*map(answer, range(200)))
         assert sorted(done) == list(range(200)) and memory.used == 0
 
-    alone(scenario)
 
-
-def test_only_one_answer_at_a_time_passes_what_there_is() -> None:
-    async def scenario(memory: AnswerMemory, clock: ManualClock) -> None:
+async def test_only_one_answer_at_a_time_passes_what_there_is() -> None:
+    async with answer_memory() as (memory, _):
         done: list[int] = []
 
         async def answer(number: int) -> None:
@@ -195,11 +182,9 @@ def test_only_one_answer_at_a_time_passes_what_there_is() -> None:
         await asyncio.gather(*map(answer, range(6)))
         assert len(done) == 6 and memory.used == 0
 
-    alone(scenario)
 
-
-def test_what_grows_is_refused_above_the_most_even_where_it_had_waited_for_twice_what_it_had() -> None:
-    async def scenario(memory: AnswerMemory, clock: ManualClock) -> None:
+async def test_what_grows_is_refused_above_the_most_even_where_it_had_waited_for_twice_what_it_had() -> None:
+    async with answer_memory() as (memory, _):
         reservation = AnswerReservation(memory)
         await reservation.needs(memory.most - 1)
         await reservation.needs(memory.most)
@@ -209,11 +194,9 @@ def test_what_grows_is_refused_above_the_most_even_where_it_had_waited_for_twice
             reservation.grow(memory.most + 1)
         reservation.release()
 
-    alone(scenario)
 
-
-def test_a_request_that_starts_over_waits_no_longer_in_all() -> None:
-    async def scenario(memory: AnswerMemory, clock: ManualClock) -> None:
+async def test_a_request_that_starts_over_waits_no_longer_in_all() -> None:
+    async with answer_memory() as (memory, clock):
         first, second, third = (AnswerReservation(memory) for _ in range(3))
         await first.needs(5 * MIB)
 
@@ -236,8 +219,6 @@ def test_a_request_that_starts_over_waits_no_longer_in_all() -> None:
             await making
         third.release()
         assert memory.used == 0
-
-    alone(scenario)
 
 
 # --- handlers ----------------------------------------------------------------------------------------------

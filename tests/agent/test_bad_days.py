@@ -25,7 +25,7 @@ from tailrace.object_store.folder import FolderStore
 from tests.support.agents import batch
 from tests.support.faulty_store import FaultPlan, Faults, Latency
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.wire import GIVES_UP_EARLY, KafkaSocket, WiredAgent, batches_of, run_wired
+from tests.support.wire import GIVES_UP_EARLY, KafkaSocket, batches_of, wired_agent
 
 
 async def nothing_is_half_visible(client: KafkaSocket, stored: int) -> None:
@@ -37,7 +37,7 @@ async def nothing_is_half_visible(client: KafkaSocket, stored: int) -> None:
     assert batches_of(row) == [(offset, 1) for offset in range(stored)]
 
 
-def test_a_full_disk_is_a_storage_error_and_the_folder_holds_nothing_of_it(
+async def test_a_full_disk_is_a_storage_error_and_the_folder_holds_nothing_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objects = FolderStore(tmp_path / "objects", SystemClock(), ThreadPoolExecutor(2))
@@ -54,8 +54,9 @@ def test_a_full_disk_is_a_storage_error_and_the_folder_holds_nothing_of_it(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return really_writev(descriptor, parts)
 
-    async def scenario(wired: WiredAgent) -> None:
-        nonlocal is_full
+    monkeypatch.setattr(os, "write", write)
+    monkeypatch.setattr(os, "writev", writev)
+    async with wired_agent(tmp_path, objects=objects) as wired:
         await wired.topic()
         client = await wired.client()
         assert (await client.produce(batch(b"1"))).base_offset == 0
@@ -77,14 +78,11 @@ def test_a_full_disk_is_a_storage_error_and_the_folder_holds_nothing_of_it(
         assert (await client.produce(batch(b"2"))).base_offset == 1
         await nothing_is_half_visible(client, 2)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "write", write)
-        patched.setattr(os, "writev", writev)
-        run_wired(scenario, tmp_path, objects=objects)
 
-
-def test_a_store_that_answers_503_is_a_storage_error_for_producers_and_consumers(tmp_path: Path) -> None:
-    async def scenario(wired: WiredAgent) -> None:
+async def test_a_store_that_answers_503_is_a_storage_error_for_producers_and_consumers(
+    tmp_path: Path,
+) -> None:
+    async with wired_agent(tmp_path, **GIVES_UP_EARLY) as wired:
         await wired.topic()
         client = await wired.client()
         assert (await client.produce(batch(b"1"))).base_offset == 0
@@ -107,13 +105,11 @@ def test_a_store_that_answers_503_is_a_storage_error_for_producers_and_consumers
         assert (await client.produce(batch(b"2"))).base_offset == 1
         await nothing_is_half_visible(client, 2)
 
-    run_wired(scenario, tmp_path, **GIVES_UP_EARLY)
 
-
-def test_a_store_that_hangs_is_a_storage_error_at_the_deadline_and_what_lands_late_is_never_seen(
+async def test_a_store_that_hangs_is_a_storage_error_at_the_deadline_and_what_lands_late_is_never_seen(
     tmp_path: Path,
 ) -> None:
-    async def scenario(wired: WiredAgent) -> None:
+    async with wired_agent(tmp_path, **GIVES_UP_EARLY) as wired:
         await wired.topic()
         client = await wired.client()
 
@@ -132,11 +128,11 @@ def test_a_store_that_hangs_is_a_storage_error_at_the_deadline_and_what_lands_la
         assert (await client.produce(batch(b"1"))).base_offset == 0
         await nothing_is_half_visible(client, 1)
 
-    run_wired(scenario, tmp_path, **GIVES_UP_EARLY)
 
-
-def test_a_database_that_is_away_is_a_time_out_and_all_continues_when_it_is_back(tmp_path: Path) -> None:
-    async def scenario(wired: WiredAgent) -> None:
+async def test_a_database_that_is_away_is_a_time_out_and_all_continues_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    async with wired_agent(tmp_path, **GIVES_UP_EARLY) as wired:
         await wired.topic()
         client, other = await wired.client(), await wired.client()
         assert (await client.produce(batch(b"1"))).base_offset == 0
@@ -163,11 +159,9 @@ def test_a_database_that_is_away_is_a_time_out_and_all_continues_when_it_is_back
                 assert again.error_code == ErrorCode.REQUEST_TIMED_OUT
         await nothing_is_half_visible(client, again.base_offset + 1)
 
-    run_wired(scenario, tmp_path, **GIVES_UP_EARLY)
 
-
-def test_a_fetch_is_planned_again_when_its_object_was_replaced_meanwhile(tmp_path: Path) -> None:
-    async def scenario(wired: WiredAgent) -> None:
+async def test_a_fetch_is_planned_again_when_its_object_was_replaced_meanwhile(tmp_path: Path) -> None:
+    async with wired_agent(tmp_path) as wired:
         await wired.topic()
         client = await wired.client()
         await client.produce(batch(b"1"))
@@ -200,11 +194,9 @@ def test_a_fetch_is_planned_again_when_its_object_was_replaced_meanwhile(tmp_pat
         assert plans in (4, 5), "planned thrice, the first time from the window if it has come; then told"
         assert wired.told("records can't be read now")
 
-    run_wired(scenario, tmp_path)
 
-
-def test_partitions_spread_over_several_lanes_keep_their_order(tmp_path: Path) -> None:
-    async def scenario(wired: WiredAgent) -> None:
+async def test_partitions_spread_over_several_lanes_keep_their_order(tmp_path: Path) -> None:
+    async with wired_agent(tmp_path, flush_lanes=3) as wired:
         await wired.topic(partitions=8)
         clients = [await wired.client() for _ in range(8)]
 
@@ -222,11 +214,9 @@ def test_partitions_spread_over_several_lanes_keep_their_order(tmp_path: Path) -
         for partition in range(8):
             assert batches_of(await clients[0].fetch(partition=partition)) == [(n, 1) for n in range(5)]
 
-    run_wired(scenario, tmp_path, flush_lanes=3)
 
-
-def test_draining_answers_what_was_sent_and_gives_the_lease_back(tmp_path: Path) -> None:
-    async def scenario(wired: WiredAgent) -> None:
+async def test_draining_answers_what_was_sent_and_gives_the_lease_back(tmp_path: Path) -> None:
+    async with wired_agent(tmp_path) as wired:
         await wired.topic()
         clients = [await wired.client() for _ in range(4)]
         wired.store.plan = FaultPlan(put=Faults(latency=Latency(50, 60)))
@@ -243,16 +233,14 @@ def test_draining_answers_what_was_sent_and_gives_the_lease_back(tmp_path: Path)
         statistics = await wired.sequencer.statistics(Empty())
         assert statistics.open_sessions == 0
 
-    run_wired(scenario, tmp_path)
 
-
-def test_a_drain_sends_clients_to_another_agent_while_they_can_still_ask_where_it_is(
+async def test_a_drain_sends_clients_to_another_agent_while_they_can_still_ask_where_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for bound in ("NOTICE_SECONDS", "QUIET_SECONDS"):
         monkeypatch.setattr(server, bound, PATIENCE_SECONDS)
 
-    async def scenario(wired: WiredAgent) -> None:
+    async with wired_agent(tmp_path) as wired:
         await wired.topic()
         producer, consumer = await wired.client(), await wired.client()
         await producer.produce(batch(b"stored here"))
@@ -274,5 +262,3 @@ def test_a_drain_sends_clients_to_another_agent_while_they_can_still_ask_where_i
         for client in (producer, consumer, newcomer):
             client.close()
         await draining
-
-    run_wired(scenario, tmp_path)

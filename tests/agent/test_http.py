@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
@@ -17,32 +18,30 @@ from sequencer.rules.budgets import ClusterBudgets
 from sequencer.settings import SequencerSettings
 from tailrace.http.http_server import HttpServer
 from tests.support.agents import batch
-from tests.support.wire import WiredAgent, run_wired
+from tests.support.wire import WiredAgent, wired_agent
 
 Get = Callable[[str], Awaitable[tuple[int, str]]]
 
 
-def run(scenario: Callable[[WiredAgent, AgentPages, Get], Awaitable[None]], folder: Path) -> None:
-    async def served(wired: WiredAgent) -> None:
+@asynccontextmanager
+async def agent_pages(folder: Path) -> AsyncIterator[tuple[WiredAgent, AgentPages, Get]]:
+    async with wired_agent(folder) as wired, aiohttp.ClientSession() as client:
         pages = AgentPages(wired.agent.telemetry, wired.sequencer)
-        server = HttpServer(pages, wired.clock)
-        await server.start("127.0.0.1", 0)
+        http = HttpServer(pages, wired.clock)
+        await http.start("127.0.0.1", 0)
 
         async def get(path: str) -> tuple[int, str]:
-            async with client.get(f"http://127.0.0.1:{server.port}{path}") as answer:
+            async with client.get(f"http://127.0.0.1:{http.port}{path}") as answer:
                 return answer.status, await answer.text()
 
         try:
-            async with aiohttp.ClientSession() as client:
-                await scenario(wired, pages, get)
+            yield wired, pages, get
         finally:
-            await server.close()
-
-    run_wired(served, folder)
+            await http.close()
 
 
-def test_an_agent_is_alive_before_it_is_ready(tmp_path: Path) -> None:
-    async def scenario(wired: WiredAgent, pages: AgentPages, get: Get) -> None:
+async def test_an_agent_is_alive_before_it_is_ready(tmp_path: Path) -> None:
+    async with agent_pages(tmp_path) as (wired, pages, get):
         assert (await get("/healthz"))[0] == 200
         status, said = await get("/readyz")
         assert status == 503 and "the agent is starting" in said
@@ -50,20 +49,16 @@ def test_an_agent_is_alive_before_it_is_ready(tmp_path: Path) -> None:
         pages.agent = wired.agent
         assert (await get("/readyz"))[0] == 200
 
-    run(scenario, tmp_path)
 
-
-def test_a_process_that_is_not_ready_says_why(tmp_path: Path) -> None:
-    async def scenario(wired: WiredAgent, pages: AgentPages, get: Get) -> None:
+async def test_a_process_that_is_not_ready_says_why(tmp_path: Path) -> None:
+    async with agent_pages(tmp_path) as (wired, pages, get):
         pages.agent = wired.agent
         await wired.agent.drain()
         status, said = await get("/readyz")
         assert status == 503 and "draining" in said
 
-    run(scenario, tmp_path)
 
-
-def test_without_a_committer_an_agent_sends_people_to_the_sequencers(
+async def test_without_a_committer_an_agent_sends_people_to_the_sequencers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "SEQUENCER_PATIENCE_SECONDS", 0.01)
@@ -71,18 +66,16 @@ def test_without_a_committer_an_agent_sends_people_to_the_sequencers(
     async def never(request: object) -> None:
         await asyncio.Event().wait()
 
-    async def scenario(wired: WiredAgent, pages: AgentPages, get: Get) -> None:
+    async with agent_pages(tmp_path) as (wired, pages, get):
         pages.agent = wired.agent
         monkeypatch.setattr(wired.sequencer, "metadata", never)
         status, said = await get("/readyz")
         monkeypatch.undo()
         assert status == 503 and "/readyz of each sequencer says why" in said
 
-    run(scenario, tmp_path)
 
-
-def test_the_page_shows_what_there_is(tmp_path: Path) -> None:
-    async def scenario(wired: WiredAgent, pages: AgentPages, get: Get) -> None:
+async def test_the_page_shows_what_there_is(tmp_path: Path) -> None:
+    async with agent_pages(tmp_path) as (wired, pages, get):
         pages.agent = wired.agent
         topic = await wired.topic("flights", partitions=2)
         client = await wired.client()
@@ -101,11 +94,9 @@ def test_the_page_shows_what_there_is(tmp_path: Path) -> None:
         assert "<td class=number>2</td>" in page, "the group's lag"
         assert "<td>&lt;readers&gt;</td><td>Empty</td><td>-</td>" in page, "nobody coordinates the group"
 
-    run(scenario, tmp_path)
 
-
-def test_the_page_stays_short(tmp_path: Path) -> None:
-    async def scenario(wired: WiredAgent, pages: AgentPages, get: Get) -> None:
+async def test_the_page_stays_short(tmp_path: Path) -> None:
+    async with agent_pages(tmp_path) as (wired, pages, get):
         pages.agent = wired.agent
         for number in range(MAX_SHOWN + 7):
             await wired.sequencer.create_topic(CreateTopic(f"topic-{number}", 1, {}))
@@ -113,11 +104,9 @@ def test_the_page_stays_short(tmp_path: Path) -> None:
         _, page = await get("/")
         assert page.count("<td>topic-") == MAX_SHOWN and "and 7 more" in page
 
-    run(scenario, tmp_path)
 
-
-def test_metrics_are_prometheus_text(tmp_path: Path) -> None:
-    async def scenario(wired: WiredAgent, pages: AgentPages, get: Get) -> None:
+async def test_metrics_are_prometheus_text(tmp_path: Path) -> None:
+    async with agent_pages(tmp_path) as (wired, pages, get):
         await wired.topic()
         await (await wired.client()).produce(batch(b"x"))
         await pages.update_gauges()
@@ -125,11 +114,11 @@ def test_metrics_are_prometheus_text(tmp_path: Path) -> None:
         assert 'tailrace_request_duration_seconds_count{api="PRODUCE"} 1.0' in text
         assert 'tailrace_sequencer_rows{kind="runs"} 1.0' in text
 
-    run(scenario, tmp_path)
 
-
-def test_the_lag_of_a_group_that_nobody_coordinates_is_reported_by_the_first_agent(tmp_path: Path) -> None:
-    async def scenario(wired: WiredAgent, pages: AgentPages, get: Get) -> None:
+async def test_the_lag_of_a_group_that_nobody_coordinates_is_reported_by_the_first_agent(
+    tmp_path: Path,
+) -> None:
+    async with agent_pages(tmp_path) as (wired, pages, get):
         pages.agent = wired.agent
         topic = await wired.topic()
         await (await wired.client()).produce(batch(b"x", b"y"))
@@ -144,11 +133,9 @@ def test_the_lag_of_a_group_that_nobody_coordinates_is_reported_by_the_first_age
         _, text = await get("/metrics")
         assert "tailrace_consumer_lag_records{" not in text, "another agent shows it by now"
 
-    run(scenario, tmp_path)
 
-
-def test_a_renewed_lease_brings_the_agents_share_of_the_clusters_budgets(tmp_path: Path) -> None:
-    async def scenario(wired: WiredAgent, pages: AgentPages, get: Get) -> None:
+async def test_a_renewed_lease_brings_the_agents_share_of_the_clusters_budgets(tmp_path: Path) -> None:
+    async with agent_pages(tmp_path) as (wired, _, get):
         settings = SequencerSettings(early_puts_per_second=6.0)
         wired.sequencer._view.budgets = ClusterBudgets(settings, wired.clock.monotonic() - 60)
         await wired.agent._renew_lease()
@@ -158,11 +145,9 @@ def test_a_renewed_lease_brings_the_agents_share_of_the_clusters_budgets(tmp_pat
         _, text = await get("/metrics")
         assert 'of="rows"' not in text, "rows have no budget here"
 
-    run(scenario, tmp_path)
 
-
-def test_the_page_and_the_metrics_say_what_each_topic_cost(tmp_path: Path) -> None:
-    async def scenario(wired: WiredAgent, pages: AgentPages, get: Get) -> None:
+async def test_the_page_and_the_metrics_say_what_each_topic_cost(tmp_path: Path) -> None:
+    async with agent_pages(tmp_path) as (wired, pages, get):
         pages.agent = wired.agent
         await wired.topic("flights")
         await (await wired.client()).produce(batch(b"x"), topic="flights")
@@ -177,5 +162,3 @@ def test_the_page_and_the_metrics_say_what_each_topic_cost(tmp_path: Path) -> No
         assert 'tailrace_topic_cost_dollars_total{item="put",topic="flights"}' in text
         _, page = await get("/")
         assert "S3 Standard" in page and "<td>flights</td>" in page.partition("Dollars spent")[2]
-
-    run(scenario, tmp_path)

@@ -18,7 +18,7 @@ from tailrace.kafka import ApiKey, encode_request
 from tailrace.kafka.messages.list_groups import ListGroupsRequest
 from tailrace.kafka.messages.list_transactions import ListTransactionsRequest
 from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from tests.support.agents import AgentBench, connection, made, run
+from tests.support.agents import AgentBench, agent_bench, connection, made
 from tests.support.short_turns import HELD_SECONDS
 from tests.support.turns import least_of_three, measured_turns
 
@@ -29,16 +29,14 @@ NAMES = 40_000
 
 
 @least_of_three
-def test_positions_in_200_000_partitions_are_answered_in_many_turns() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_positions_in_200_000_partitions_are_answered_in_many_turns() -> None:
+    async with agent_bench() as bench:
         topics = [await bench.topic(f"t{number}", PARTITIONS) for number in range(TOPICS)]
         has(bench, [replace_row(group("g"), positions=TOPICS * PARTITIONS)])
         kept = KeptPositions(sorted(topic.topic_id for topic in topics))
         bench.sequencer.inner._view.positions._store = cast(RowStore, kept)
         asked = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=None)])
         assert await answer_bytes(bench, ApiKey.OFFSET_FETCH, 8, asked) > 16 * TOPICS * PARTITIONS
-
-    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -50,14 +48,12 @@ def test_positions_in_200_000_partitions_are_answered_in_many_turns() -> None:
     ],
 )
 @least_of_three
-def test_40_000_names_are_listed_in_many_turns(key: ApiKey, version: int, asked: Any) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_40_000_names_are_listed_in_many_turns(key: ApiKey, version: int, asked: Any) -> None:
+    async with agent_bench() as bench:
         names = [f"name {number * 7_919 % NAMES}" for number in range(NAMES)]
         has(bench, map(group, names))
         has(bench, (transaction(name, number) for number, name in enumerate(names)))
         assert await answer_bytes(bench, key, version, asked) > 6 * NAMES
-
-    run(scenario)
 
 
 class KeptPositions:

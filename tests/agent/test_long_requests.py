@@ -32,7 +32,7 @@ from tailrace.kafka.messages.offset_commit import (
 from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from tailrace.kafka.schema import Entity, Field, MessageType, Wire, fields_of
 from tailrace.tenants import Tenant
-from tests.support.agents import AgentBench, agent_bench, connection, made, run
+from tests.support.agents import AgentBench, agent_bench, connection, made
 from tests.support.short_turns import HELD_SECONDS
 from tests.support.turns import least_of_three, measured_turns
 
@@ -115,11 +115,11 @@ def arrays(message: MessageType, version: int) -> Iterator[Path]:
     "key", [key for key, spec in APIS.items() if any(arrays(spec.request, spec.served.last))]
 )
 @least_of_three
-def test_a_request_of_20_000_elements_of_one_name_leaves_the_loop_to_others(key: ApiKey) -> None:
+async def test_a_request_of_20_000_elements_of_one_name_leaves_the_loop_to_others(key: ApiKey) -> None:
     spec = APIS[key]
     version = spec.served.last
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic(partitions=PARTITIONS)
         partitions = [OffsetCommitRequestPartition(each, 1) for each in range(PARTITIONS)]
         commit = OffsetCommitRequest("g", topics=[OffsetCommitRequestTopic("t", partitions=partitions)])
@@ -136,8 +136,6 @@ def test_a_request_of_20_000_elements_of_one_name_leaves_the_loop_to_others(key:
                 "no more than its request was charged"
             )
             turns.check(HELD_SECONDS)
-
-    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -186,13 +184,13 @@ LONG = pytest.mark.parametrize(
 
 @LONG
 @least_of_three
-def test_a_client_that_is_refused_20_000_names_leaves_the_loop_to_others(
+async def test_a_client_that_is_refused_20_000_names_leaves_the_loop_to_others(
     key: ApiKey, version: int, request_of: Callable[[list[str]], Any]
 ) -> None:
     sent = b"".join(encode_request(7, key, version, request_of([f"n{each}" for each in range(ELEMENTS)])))
     nobody_may = AclIndex([], ())
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         client = connection()
         client.access = Access("SASL", "10.0.0.1", "User:mallory", lambda: nobody_may)
         dispatch = Dispatcher(bench.services, GUARDED, GUARDED_AT_ONCE)
@@ -201,17 +199,15 @@ def test_a_client_that_is_refused_20_000_names_leaves_the_loop_to_others(
         assert sum(map(len, reply.parts or ())) > len(sent)
         turns.check(HELD_SECONDS)
 
-    run(scenario)
-
 
 @LONG
 @least_of_three
-def test_a_tenants_client_that_names_20_000_leaves_the_loop_to_others(
+async def test_a_tenants_client_that_names_20_000_leaves_the_loop_to_others(
     key: ApiKey, version: int, request_of: Callable[[list[str]], Any]
 ) -> None:
     sent = b"".join(encode_request(7, key, version, request_of([f"n{each}" for each in range(ELEMENTS)])))
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench(auto_create_topics=False) as bench:
         client = connection()
         client.access = Access(tenant=Tenant.named("acme"))
         dispatch = Dispatcher(bench.services, tenant_handlers(HANDLERS), {})
@@ -220,8 +216,6 @@ def test_a_tenants_client_that_names_20_000_leaves_the_loop_to_others(
             reply = await bench.until(answering, 3_600)
         assert not reply.close
         turns.check(HELD_SECONDS)
-
-    run(scenario, auto_create_topics=False)
 
 
 async def answer_bytes(bench: AgentBench, sent: bytes) -> int:

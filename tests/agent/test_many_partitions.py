@@ -23,7 +23,7 @@ from tailrace.kafka.messages.offset_commit import (
 )
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.agent.test_produce_fast_path import VERSION, Client, idempotent
-from tests.support.agents import AgentBench, agent_bench, batch, codes, run, settle
+from tests.support.agents import AgentBench, agent_bench, batch, codes, settle
 from tests.support.frames import frames_of
 from tests.support.short_turns import asked_together
 from tests.support.turns import least_of_three
@@ -80,17 +80,15 @@ async def asked(bench: AgentBench, key: ApiKey, version: int, request: Any) -> A
 
 
 @least_of_three
-def test_batches_for_100_000_partitions_leave_the_loop_to_others() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_batches_for_100_000_partitions_leave_the_loop_to_others() -> None:
+    async with agent_bench() as bench:
         answer = await asked(bench, ApiKey.PRODUCE, 8, produce(await topics_of(bench)))
         assert [codes(each.partition_responses) for each in answer.responses] == [[0] * len(OF_EACH)] * TOPICS
 
-    run(scenario)
-
 
 @least_of_three
-def test_batches_of_nobodys_transaction_are_refused_in_turns() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_batches_of_nobodys_transaction_are_refused_in_turns() -> None:
+    async with agent_bench() as bench:
         records = encode_batch(
             [NewRecord(b"k", b"v")],
             timestamps=[1_700_000_000_000],
@@ -105,12 +103,12 @@ def test_batches_of_nobodys_transaction_are_refused_in_turns() -> None:
         refused = [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * len(OF_EACH)
         assert [codes(each.partition_responses) for each in answer.responses] == [refused] * TOPICS
 
-    run(scenario)
-
 
 @least_of_three
-def test_a_commit_with_the_most_positions_does_not_block_the_loop_and_a_larger_one_changes_nothing() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_commit_with_the_most_positions_does_not_block_the_loop_and_a_larger_one_changes_nothing() -> (
+    None
+):
+    async with agent_bench() as bench:
         topics = await topics_of(bench)
         most = MAX_POSITIONS // len(OF_EACH)
         taken = await asked(bench, ApiKey.OFFSET_COMMIT, 8, commit(topics[:most]))
@@ -121,12 +119,10 @@ def test_a_commit_with_the_most_positions_does_not_block_the_loop_and_a_larger_o
         kept = await bench.sequencer.fetch_offsets(FetchOffsets("g", [(topics[0].topic_id, 0)]))
         assert [each.offset for each in kept.positions] == [1]
 
-    run(scenario)
-
 
 @least_of_three
-def test_a_fetch_session_of_100_000_partitions_leaves_the_loop_to_others() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_fetch_session_of_100_000_partitions_leaves_the_loop_to_others() -> None:
+    async with agent_bench() as bench:
         topics = await topics_of(bench)
         half = TOPICS // 2
         opened = await asked(bench, ApiKey.FETCH, 12, fetch(topics))
@@ -139,8 +135,6 @@ def test_a_fetch_session_of_100_000_partitions_leaves_the_loop_to_others() -> No
         after = await asked(bench, ApiKey.FETCH, 12, changed)
         assert sum(len(each.partitions) for each in opened.responses) == TOPICS * len(OF_EACH)
         assert after.error_code == 0
-
-    run(scenario)
 
 
 MANY = STEP + PARTITIONS_IN_A_TURN

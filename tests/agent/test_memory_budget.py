@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
@@ -18,12 +19,10 @@ LIMIT = 80 * SMALL_BYTES
 SMALL, LARGE = SMALL_BYTES, 10 * SMALL_BYTES
 
 
-def run(scenario: Callable[[MemoryBudget], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await scenario(MemoryBudget(LIMIT))
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def limited_budget() -> AsyncIterator[MemoryBudget]:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        yield MemoryBudget(LIMIT)
 
 
 def fill(budget: MemoryBudget, size: int) -> int:
@@ -34,18 +33,16 @@ def fill(budget: MemoryBudget, size: int) -> int:
     return taken
 
 
-def test_small_ones_may_have_all_but_what_is_counted_and_large_ones_leave_an_eighth() -> None:
-    async def scenario(budget: MemoryBudget) -> None:
+async def test_small_ones_may_have_all_but_what_is_counted_and_large_ones_leave_an_eighth() -> None:
+    async with limited_budget() as budget:
         assert fill(budget, LARGE) == 6
         assert fill(budget, SMALL) == 15
         assert budget.used == LIMIT * 15 // 16
         assert fill(MemoryBudget(LIMIT), SMALL) == 75
 
-    run(scenario)
 
-
-def test_waiters_are_granted_in_order_of_arrival_each_once_and_nobody_spins() -> None:
-    async def scenario(budget: MemoryBudget) -> None:
+async def test_waiters_are_granted_in_order_of_arrival_each_once_and_nobody_spins() -> None:
+    async with limited_budget() as budget:
         granted: list[int] = []
         fill(budget, SMALL)
         for number in range(3):
@@ -57,11 +54,9 @@ def test_waiters_are_granted_in_order_of_arrival_each_once_and_nobody_spins() ->
             assert granted == expected, "room for one is one turn of one waiter"
         assert budget.used == LIMIT * 15 // 16 and not budget.is_contended
 
-    run(scenario)
 
-
-def test_a_large_one_that_waits_gets_what_small_ones_give_back() -> None:
-    async def scenario(budget: MemoryBudget) -> None:
+async def test_a_large_one_that_waits_gets_what_small_ones_give_back() -> None:
+    async with limited_budget() as budget:
         granted: list[str] = []
         assert fill(budget, SMALL) == 75
         budget.claim(LARGE, lambda: granted.append("large"))
@@ -73,22 +68,18 @@ def test_a_large_one_that_waits_gets_what_small_ones_give_back() -> None:
         assert granted[0] == "large", "what is given back adds up for it"
         assert "small" in granted, "and then the small ones go on"
 
-    run(scenario)
 
-
-def test_small_ones_continue_while_large_ones_hold_and_want_everything() -> None:
-    async def scenario(budget: MemoryBudget) -> None:
+async def test_small_ones_continue_while_large_ones_hold_and_want_everything() -> None:
+    async with limited_budget() as budget:
         assert fill(budget, LARGE) == 6
         budget.claim(LARGE, lambda: None)
         for _ in range(100):
             assert budget.try_take(SMALL)
             budget.give(SMALL)
 
-    run(scenario)
 
-
-def test_a_caller_that_withdraws_blocks_no_other_and_keeps_nothing() -> None:
-    async def scenario(budget: MemoryBudget) -> None:
+async def test_a_caller_that_withdraws_blocks_no_other_and_keeps_nothing() -> None:
+    async with limited_budget() as budget:
         granted: list[str] = []
         fill(budget, LARGE)
         gone = budget.claim(2 * LARGE, lambda: granted.append("gone"))
@@ -103,11 +94,9 @@ def test_a_caller_that_withdraws_blocks_no_other_and_keeps_nothing() -> None:
         assert granted == ["next"]
         assert budget.used == 5 * LARGE and not budget.is_contended
 
-    run(scenario)
 
-
-def test_bytes_counted_without_a_claim_leave_less_for_others() -> None:
-    async def scenario(budget: MemoryBudget) -> None:
+async def test_bytes_counted_without_a_claim_leave_less_for_others() -> None:
+    async with limited_budget() as budget:
         budget.count(LIMIT)
         assert not budget.try_take(1) and not budget.is_over
         budget.count(1)
@@ -118,22 +107,19 @@ def test_bytes_counted_without_a_claim_leave_less_for_others() -> None:
         await settle(3)
         assert told == [1]
 
-    run(scenario)
 
-
-def test_the_largest_charge_fits_beside_what_is_counted() -> None:
-    async def scenario(budget: MemoryBudget) -> None:
+async def test_the_largest_charge_fits_beside_what_is_counted() -> None:
+    async with limited_budget() as budget:
         budget.count(LIMIT // 16)
         assert budget.try_take(budget.largest)
         with pytest.raises(AssertionError):
             budget.claim(budget.largest + 1, lambda: None)
 
-    run(scenario)
-
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, LARGE)), max_size=200))
 def test_the_limit_holds_and_everybody_is_granted_in_the_end(steps: list[tuple[int, int]]) -> None:
-    async def scenario(budget: MemoryBudget) -> None:
+    async def scenario() -> None:
+        budget = MemoryBudget(LIMIT)
         held: list[int] = []
         waiting: dict[int, Claim] = {}
 
@@ -157,4 +143,4 @@ def test_the_limit_holds_and_everybody_is_granted_in_the_end(steps: list[tuple[i
             await settle(2)
         assert budget.used == 0 and not waiting and not budget.is_contended
 
-    run(scenario)
+    asyncio.run(scenario())

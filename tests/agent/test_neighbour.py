@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
@@ -114,21 +115,19 @@ class Pair:
         return [member.broker_id for member in self.ring.members]
 
 
-def run(scenario: Callable[[Pair], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        pair = Pair()
-        await pair.open()
-        try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await scenario(pair)
-        finally:
-            await pair.close()
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def opened_pair() -> AsyncIterator[Pair]:
+    pair = Pair()
+    await pair.open()
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            yield pair
+    finally:
+        await pair.close()
 
 
-def test_an_agent_that_falls_silent_is_out_of_the_ring_after_four_seconds() -> None:
-    async def scenario(pair: Pair) -> None:
+async def test_an_agent_that_falls_silent_is_out_of_the_ring_after_four_seconds() -> None:
+    async with opened_pair() as pair:
         both = [pair.me.broker_id, pair.other.broker_id]
         await pair.advance(12, pair.me, pair.other)
         assert pair.members == both and pair.link.asked > 12
@@ -141,11 +140,9 @@ def test_an_agent_that_falls_silent_is_out_of_the_ring_after_four_seconds() -> N
         await pair.advance(3, pair.me)
         assert pair.link.asked == asked, "nobody is left to be watched"
 
-    run(scenario)
 
-
-def test_an_agent_that_the_sequencer_hears_stays_and_is_asked_less_often() -> None:
-    async def scenario(pair: Pair) -> None:
+async def test_an_agent_that_the_sequencer_hears_stays_and_is_asked_less_often() -> None:
+    async with opened_pair() as pair:
         pair.link.error = CallTimedOut("silent")
         await pair.advance(20, pair.me, pair.other)
         asked = pair.link.asked
@@ -153,10 +150,8 @@ def test_an_agent_that_the_sequencer_hears_stays_and_is_asked_less_often() -> No
         assert pair.members == [pair.me.broker_id, pair.other.broker_id]
         assert 1 <= pair.link.asked - asked <= 5
 
-    run(scenario)
 
-
-def test_an_agent_that_has_drained_is_no_reason_for_a_warning_and_one_that_fell_silent_is() -> None:
+async def test_an_agent_that_has_drained_is_no_reason_for_a_warning_and_one_that_fell_silent_is() -> None:
     async def drained(pair: Pair) -> None:
         await pair.sequencer.release_agent(pair.other)
         pair.link.error = NotConnected("refused")
@@ -169,21 +164,20 @@ def test_an_agent_that_has_drained_is_no_reason_for_a_warning_and_one_that_fell_
 
     for scenario, levels in ((drained, []), (silent, ["warning"])):
         with capture_logs() as said:
-            run(scenario)
+            async with opened_pair() as pair:
+                await scenario(pair)
         assert [line["log_level"] for line in said] == levels
 
 
-def test_an_agent_that_does_not_know_the_question_is_alive() -> None:
-    async def scenario(pair: Pair) -> None:
+async def test_an_agent_that_does_not_know_the_question_is_alive() -> None:
+    async with opened_pair() as pair:
         pair.link.error = CallFailed("bad_request", "ping")
         await pair.advance(6, pair.me)
         assert pair.members == [pair.me.broker_id, pair.other.broker_id]
 
-    run(scenario)
 
-
-def test_agents_have_time_to_renew_after_the_sequencer_was_away() -> None:
-    async def scenario() -> None:
+async def test_agents_have_time_to_renew_after_the_sequencer_was_away() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         clock = ManualClock()
         store = MemoryRowStore(clock)
         before = Committer(store, clock, SeededEntropy(1))
@@ -210,8 +204,6 @@ def test_agents_have_time_to_renew_after_the_sequencer_was_away() -> None:
         with pytest.raises(LeaseLost):
             await after.renew_agent(RenewAgent(silent.broker_id, silent.epoch))
         await after.close()
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_SECONDS))
 
 
 def test_a_gap_that_another_agent_may_close_is_to_be_sent_again() -> None:

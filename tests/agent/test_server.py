@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
@@ -72,20 +73,18 @@ class Hosts:
         await self.sequencer.close()
 
 
-def run(scenario: Callable[[Hosts], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        hosts = Hosts()
-        await hosts.sequencer.start()
-        try:
-            await scenario(hosts)
-        finally:
-            await hosts.end()
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def opened_hosts() -> AsyncIterator[Hosts]:
+    hosts = Hosts()
+    await hosts.sequencer.start()
+    try:
+        yield hosts
+    finally:
+        await hosts.end()
 
 
-def test_an_agent_whose_address_another_one_took_ends_and_takes_nothing_back() -> None:
-    async def scenario(hosts: Hosts) -> None:
+async def test_an_agent_whose_address_another_one_took_ends_and_takes_nothing_back() -> None:
+    async with opened_hosts() as hosts:
         first = await hosts.start(2)
         await hosts.advance(5)
         second = await hosts.start(3)
@@ -97,11 +96,9 @@ def test_an_agent_whose_address_another_one_took_ends_and_takes_nothing_back() -
         await hosts.advance(30)
         assert len(hosts.lost) == 1 and second.is_ready, "nobody takes it back"
 
-    run(scenario)
 
-
-def test_a_lease_that_lapsed_while_nobody_had_a_turn_is_renewed() -> None:
-    async def scenario(hosts: Hosts) -> None:
+async def test_a_lease_that_lapsed_while_nobody_had_a_turn_is_renewed() -> None:
+    async with opened_hosts() as hosts:
         agent = await hosts.start(2)
         hosts.clock.advance(30)
         assert not agent.is_ready
@@ -109,18 +106,14 @@ def test_a_lease_that_lapsed_while_nobody_had_a_turn_is_renewed() -> None:
         assert agent.is_ready and not hosts.lost
         assert await hosts.epochs() == [1]
 
-    run(scenario)
 
-
-def test_a_lease_that_was_ended_is_taken_again() -> None:
-    async def scenario(hosts: Hosts) -> None:
+async def test_a_lease_that_was_ended_is_taken_again() -> None:
+    async with opened_hosts() as hosts:
         agent = await hosts.start(2)
         await hosts.sequencer.release_agent(AgentRef(1, 1))
         await hosts.advance(10)
         assert agent.is_ready and not hosts.lost
         assert await hosts.epochs() == [2]
-
-    run(scenario)
 
 
 class SilentSequencer:
@@ -141,8 +134,8 @@ class SilentSequencer:
         return asked
 
 
-def test_a_drain_ends_in_time_if_each_of_its_parts_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(hosts: Hosts) -> None:
+async def test_a_drain_ends_in_time_if_each_of_its_parts_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened_hosts() as hosts:
         agent = await hosts.start(2)
         part = Agent._part
 
@@ -159,8 +152,6 @@ def test_a_drain_ends_in_time_if_each_of_its_parts_hangs(monkeypatch: pytest.Mon
         assert took <= DRAIN_MARGIN_SECONDS
         monkeypatch.undo()
         await agent._stop()
-
-    run(scenario)
 
 
 @pytest.mark.parametrize("drain_ms", [0, 30_000])
@@ -206,10 +197,10 @@ async def test_a_drain_ends_in_time_while_the_sequencer_is_away(drain_ms: int) -
         await settle()
 
 
-def test_idle_connections_are_closed_also_after_an_error_that_was_not_expected(
+async def test_idle_connections_are_closed_also_after_an_error_that_was_not_expected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scenario(hosts: Hosts) -> None:
+    async with opened_hosts() as hosts:
         agent = await hosts.start(2)
         broken = asyncio.Event()
 
@@ -230,11 +221,9 @@ def test_idle_connections_are_closed_also_after_an_error_that_was_not_expected(
                 await hosts.advance(1)
         writer.close()
 
-    run(scenario)
 
-
-def test_a_lease_is_kept_also_after_an_unexpected_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(hosts: Hosts) -> None:
+async def test_a_lease_is_kept_also_after_an_unexpected_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened_hosts() as hosts:
         agent = await hosts.start(2)
 
         async def breaks(request: object) -> None:
@@ -246,13 +235,11 @@ def test_a_lease_is_kept_also_after_an_unexpected_answer(monkeypatch: pytest.Mon
         await hosts.advance(10)
         assert agent.is_ready and not hosts.lost
 
-    run(scenario)
 
-
-def test_an_agent_asks_for_metadata_where_a_renewal_says_that_there_is_something_new(
+async def test_an_agent_asks_for_metadata_where_a_renewal_says_that_there_is_something_new(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scenario(hosts: Hosts) -> None:
+    async with opened_hosts() as hosts:
         agent = await hosts.start(2)
         await hosts.advance(5)
         calls: Counter[str] = Counter()
@@ -269,5 +256,3 @@ def test_an_agent_asks_for_metadata_where_a_renewal_says_that_there_is_something
         await hosts.sequencer.create_topic(CreateTopic("t", 1, {}))
         await hosts.advance(2)
         assert calls["metadata"] == 1 and "t" in agent.catalog.snapshot.by_name
-
-    run(scenario)

@@ -3,17 +3,15 @@ from types import SimpleNamespace
 import pytest
 
 from sequencer.store_check import WrongStore
-from tests.agent.test_server import Hosts, run
+from tests.agent.test_server import opened_hosts
 
 
-def test_an_agent_with_another_store_does_not_join(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_agent_with_another_store_does_not_join(monkeypatch: pytest.MonkeyPatch) -> None:
     async def statistics(_: object) -> SimpleNamespace:
         return SimpleNamespace(objects=3)
 
-    async def scenario(hosts: Hosts) -> None:
+    async with opened_hosts() as hosts:
         monkeypatch.setattr(hosts.sequencer, "statistics", statistics)
         with pytest.raises(WrongStore):
             await hosts.start(2)
         assert await hosts.epochs() == []
-
-    run(scenario)

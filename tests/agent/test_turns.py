@@ -56,7 +56,7 @@ from tailrace.kafka.messages.offset_fetch import (
 from tailrace.kafka.messages.share_group_describe import ShareGroupDescribeRequest
 from tailrace.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tailrace.turns import Turns, in_turns
-from tests.support.agents import AgentBench, agent_bench, batch, connection, run
+from tests.support.agents import agent_bench, batch, connection
 from tests.support.compaction import Log
 from tests.support.short_turns import HELD_SECONDS, asked_together
 from tests.support.turns import least_of_three, measured_turns
@@ -65,8 +65,8 @@ PARTITIONS = 1_000
 
 
 @least_of_three
-def test_a_fetch_of_1_000_partitions_of_small_batches_leaves_the_loop_to_others() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_fetch_of_1_000_partitions_of_small_batches_leaves_the_loop_to_others() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic(partitions=PARTITIONS)
         log = Log(bench.sequencer.inner, bench.objects, bench.clock, topics={"t": topic})
         small = batch(b"x" * 10)
@@ -97,8 +97,6 @@ def test_a_fetch_of_1_000_partitions_of_small_batches_leaves_the_loop_to_others(
             assert [row.offset for row in offsets.topics[0].partitions] == [0] * PARTITIONS
             await bench.ask(ApiKey.METADATA, 9, MetadataRequest(topics=None))
         turns.check(HELD_SECONDS)
-
-    run(scenario)
 
 
 async def test_others_have_their_turns_while_a_consumer_of_everything_is_served() -> None:
@@ -155,8 +153,8 @@ async def test_ten_connections_with_long_requests_do_one_step_in_a_pass_of_the_l
 
 
 @least_of_three
-def test_1_000_agents_are_placed_in_turns() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_1_000_agents_are_placed_in_turns() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic(partitions=PARTITIONS)
         committed = [OffsetPosition(topic.topic_id, 0, 1, 0, "")]
         for number in range(200):
@@ -175,12 +173,10 @@ def test_1_000_agents_are_placed_in_turns() -> None:
                 await asyncio.create_task(bench.ask(api, version, request))
             turns.check(HELD_SECONDS)
 
-    run(scenario)
-
 
 @pytest.mark.parametrize(("count", "partitions", "members"), [(2_000, 1, 100), (10_000, 10, 3)])
 @least_of_three
-def test_members_that_read_the_same_topics_are_assigned_in_short_turns(
+async def test_members_that_read_the_same_topics_are_assigned_in_short_turns(
     count: int, partitions: int, members: int
 ) -> None:
     settings = topic_settings({}, {})
@@ -197,22 +193,19 @@ def test_members_that_read_the_same_topics_are_assigned_in_short_turns(
         steps = group.heartbeat(0.0, asked, known)
         assert (await in_turns(steps, Turns(ASSIGNED_IN_A_TURN))).code is ErrorCode.NONE
 
-    async def scenario() -> None:
-        with measured_turns() as turns:
-            for number in range(members):
-                await asyncio.create_task(heartbeat(topics, f"m{number}", 0))
-            more = topics | {"t": KnownTopic(Topic(UUID(int=count), "t", 1, {}, 0), settings)}
-            await asyncio.create_task(heartbeat(more, "m0", group.members["m0"].epoch))
-        places = [len(held) for each in group.members.values() for held in each.target.values()]
-        assert sum(places) == count * partitions + 1
-        turns.check(HELD_SECONDS)
-
-    asyncio.run(scenario())
+    with measured_turns() as turns:
+        for number in range(members):
+            await asyncio.create_task(heartbeat(topics, f"m{number}", 0))
+        more = topics | {"t": KnownTopic(Topic(UUID(int=count), "t", 1, {}, 0), settings)}
+        await asyncio.create_task(heartbeat(more, "m0", group.members["m0"].epoch))
+    places = [len(held) for each in group.members.values() for held in each.target.values()]
+    assert sum(places) == count * partitions + 1
+    turns.check(HELD_SECONDS)
 
 
 @least_of_three
-def test_a_group_of_1_000_members_leaves_the_loop_to_others() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_group_of_1_000_members_leaves_the_loop_to_others() -> None:
+    async with agent_bench(group_initial_rebalance_delay_ms=500) as bench:
         join = JoinGroupRequest(
             "g", 45_000, 4_000, "", None, "consumer", [JoinGroupRequestProtocol("range", b"x" * 100)]
         )
@@ -239,12 +232,10 @@ def test_a_group_of_1_000_members_leaves_the_loop_to_others() -> None:
             await bench.ask(ApiKey.LIST_GROUPS, 4, ListGroupsRequest())
         turns.check(HELD_SECONDS)
 
-    run(scenario, group_initial_rebalance_delay_ms=500)
-
 
 @least_of_three
-def test_1_000_short_requests_that_come_together_leave_the_loop_to_others() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_1_000_short_requests_that_come_together_leave_the_loop_to_others() -> None:
+    async with agent_bench() as bench:
         await bench.topic(partitions=100)
         bench.services.long_work = LongWork(time.thread_time)
         topics = [OffsetFetchRequestTopic("t", list(range(100)))]
@@ -255,8 +246,6 @@ def test_1_000_short_requests_that_come_together_leave_the_loop_to_others() -> N
             replies = await asyncio.gather(*(dispatch(sent, connection()) for _ in range(1_000)))
         assert all(reply.parts for reply in replies)
         turns.check(HELD_SECONDS)
-
-    run(scenario)
 
 
 REPEATS = 5_000
@@ -313,10 +302,10 @@ ALL_POSITIONS = OffsetFetchRequestGroup("g", topics=None)
     ],
 )
 @least_of_three
-def test_a_name_given_repeatedly_is_answered_once(
+async def test_a_name_given_repeatedly_is_answered_once(
     api: ApiKey, version: int, request_of: Callable[[int], Any], rows: Callable[[Any], list[Any]]
 ) -> None:
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         await bench.topic(partitions=PARTITIONS)
         partitions = [OffsetCommitRequestPartition(each, 1) for each in range(PARTITIONS)]
         commit = OffsetCommitRequest("g", topics=[OffsetCommitRequestTopic("t", partitions=partitions)])
@@ -329,12 +318,10 @@ def test_a_name_given_repeatedly_is_answered_once(
         assert rows(often) == rows(once)
         turns.check(HELD_SECONDS)
 
-    run(scenario)
-
 
 @least_of_three
-def test_a_request_that_adds_to_40_000_transactions_leaves_the_loop_to_others() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_request_that_adds_to_40_000_transactions_leaves_the_loop_to_others() -> None:
+    async with agent_bench() as bench:
         await bench.topic("t")
         topics = [AddPartitionsToTxnTopic("t", [99])]
         adding = AddPartitionsToTxnRequest([AddPartitionsToTxnTransaction("x", 1, 1, topics=topics)] * 40_000)
@@ -342,5 +329,3 @@ def test_a_request_that_adds_to_40_000_transactions_leaves_the_loop_to_others() 
         with measured_turns() as turns:
             await bench.until(asyncio.ensure_future(Dispatcher(bench.services)(sent, connection())))
         turns.check(HELD_SECONDS)
-
-    run(scenario)

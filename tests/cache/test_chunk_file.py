@@ -95,18 +95,15 @@ async def test_a_start_begins_with_an_empty_file_for_its_owner_alone_and_the_end
     assert (folder / "another's").exists()
 
 
-def test_a_link_in_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
+async def test_a_link_in_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.write_bytes(b"precious")
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / CHUNKS).symlink_to(kept)
 
-    async def scenario() -> None:
-        file = open_disk_file(tmp_path / "cache", SystemClock())
-        await file.write(0, [b"chunk"])
-        await file.close()
-
-    asyncio.run(scenario())
+    file = open_disk_file(tmp_path / "cache", SystemClock())
+    await file.write(0, [b"chunk"])
+    await file.close()
     assert kept.read_bytes() == b"precious"
 
 

@@ -255,23 +255,20 @@ def test_whatever_happens_a_read_gives_the_chunk_itself_or_nothing(steps: list[t
 # --- what a disk does -------------------------------------------------------------------------------------------
 
 
-def test_a_chunk_whose_bytes_have_changed_is_not_there_and_is_counted(
+async def test_a_chunk_whose_bytes_have_changed_is_not_there_and_is_counted(
     tmp_path: Path, said: list[dict[str, object]]
 ) -> None:
-    async def scenario() -> None:
-        bench = Bench(open_disk_file(tmp_path, SystemClock()), SystemClock(), 8)
-        await bench.keep(1, 2)
-        with open(tmp_path / CHUNKS, "r+b") as file:
-            file.seek(ROOM + 100)
-            file.write(b"\xff")
-        assert await bench.held(range(3)) == [1]
-        assert bench.outcomes.reads[DiskRead.CORRUPT] == 1
-        assert not bench.tier.has(ref(2).id)
-        await bench.keep(2)
-        assert await bench.held(range(3)) == [1, 2]
-        await bench.tier.close()
-
-    asyncio.run(scenario())
+    bench = Bench(open_disk_file(tmp_path, SystemClock()), SystemClock(), 8)
+    await bench.keep(1, 2)
+    with open(tmp_path / CHUNKS, "r+b") as file:
+        file.seek(ROOM + 100)
+        file.write(b"\xff")
+    assert await bench.held(range(3)) == [1]
+    assert bench.outcomes.reads[DiskRead.CORRUPT] == 1
+    assert not bench.tier.has(ref(2).id)
+    await bench.keep(2)
+    assert await bench.held(range(3)) == [1, 2]
+    await bench.tier.close()
     assert [line["event"] for line in said] == ["a chunk on the cache's disk was corrupt"]
 
 
@@ -295,68 +292,59 @@ async def test_a_file_that_was_removed_is_used_to_the_end(tmp_path: Path) -> Non
     await bench.tier.close()
 
 
-def test_a_full_disk_takes_no_chunks_for_a_while_and_then_in_the_room_that_it_has(
+async def test_a_full_disk_takes_no_chunks_for_a_while_and_then_in_the_room_that_it_has(
     said: list[dict[str, object]],
 ) -> None:
-    async def scenario() -> None:
-        bench = MemoryBench(100)
-        await bench.keep(0, 1, 2)
-        bench.file.error = FULL
-        await bench.keep(3, 4)
-        bench.file.error = None
-        assert bench.outcomes.writes == {DiskWrite.WRITTEN: 3, DiskWrite.FAILED: 1, DiskWrite.DROPPED: 1}
-        assert bench.tier.is_off
-        assert await bench.held(range(5)) == [0, 1, 2], "what is there is read"
-        bench.clock.advance(PAUSE_SECONDS)
-        assert not bench.tier.is_off
-        await bench.keep(5, 6)
-        assert await bench.held(range(7)) == [2, 5, 6]
-        assert len(bench.file.data) <= 3 * ROOM
-
-    asyncio.run(scenario())
+    bench = MemoryBench(100)
+    await bench.keep(0, 1, 2)
+    bench.file.error = FULL
+    await bench.keep(3, 4)
+    bench.file.error = None
+    assert bench.outcomes.writes == {DiskWrite.WRITTEN: 3, DiskWrite.FAILED: 1, DiskWrite.DROPPED: 1}
+    assert bench.tier.is_off
+    assert await bench.held(range(5)) == [0, 1, 2], "what is there is read"
+    bench.clock.advance(PAUSE_SECONDS)
+    assert not bench.tier.is_off
+    await bench.keep(5, 6)
+    assert await bench.held(range(7)) == [2, 5, 6]
+    assert len(bench.file.data) <= 3 * ROOM
     assert [(line["event"], line["cause"], line["reads_go_on"]) for line in said] == [
         ("the cache does not use its disk for a while", "OSError: [Errno 28] No space left on device", True)
     ]
 
 
-def test_a_disk_with_errors_is_left_alone_for_a_while_and_the_cause_is_logged_once(
+async def test_a_disk_with_errors_is_left_alone_for_a_while_and_the_cause_is_logged_once(
     said: list[dict[str, object]],
 ) -> None:
-    async def scenario() -> None:
-        bench = MemoryBench()
-        await bench.keep(0, 1, 2)
-        bench.file.error = BROKEN
-        assert await asyncio.gather(*map(bench.read, range(3))) == [None, None, None]
-        assert bench.outcomes.reads == {DiskRead.FAILED: 3}
-        assert bench.tier.is_off
-        bench.file.error = None
-        await bench.keep(3)
-        assert bench.outcomes.writes[DiskWrite.WRITTEN] == 3, "nothing is written"
-        bench.clock.advance(PAUSE_SECONDS)
-        await bench.keep(4)
-        assert await bench.held(range(5)) == [4], "what failed is forgotten"
-
-    asyncio.run(scenario())
+    bench = MemoryBench()
+    await bench.keep(0, 1, 2)
+    bench.file.error = BROKEN
+    assert await asyncio.gather(*map(bench.read, range(3))) == [None, None, None]
+    assert bench.outcomes.reads == {DiskRead.FAILED: 3}
+    assert bench.tier.is_off
+    bench.file.error = None
+    await bench.keep(3)
+    assert bench.outcomes.writes[DiskWrite.WRITTEN] == 3, "nothing is written"
+    bench.clock.advance(PAUSE_SECONDS)
+    await bench.keep(4)
+    assert await bench.held(range(5)) == [4], "what failed is forgotten"
     assert [line["cause"] for line in said] == ["OSError: [Errno 5] Input/output error"]
 
 
-def test_a_disk_that_does_not_answer_in_time_is_given_up(said: list[dict[str, object]]) -> None:
-    async def scenario() -> None:
-        bench = MemoryBench()
-        await bench.keep(0, 1)
-        bench.file.open.clear()
-        reading = asyncio.create_task(bench.read(0))
-        while not bench.clock._sleepers:
-            await asyncio.sleep(0)
-        bench.clock.advance(READ_SECONDS)
-        assert await reading is None
-        assert bench.outcomes.reads == {DiskRead.FAILED: 1}
-        assert not bench.tier.has(ref(1).id)
-        bench.clock.advance(PAUSE_SECONDS)
-        bench.file.open.set()
-        assert await bench.held(range(2)) == [1]
-
-    asyncio.run(scenario())
+async def test_a_disk_that_does_not_answer_in_time_is_given_up(said: list[dict[str, object]]) -> None:
+    bench = MemoryBench()
+    await bench.keep(0, 1)
+    bench.file.open.clear()
+    reading = asyncio.create_task(bench.read(0))
+    while not bench.clock._sleepers:
+        await asyncio.sleep(0)
+    bench.clock.advance(READ_SECONDS)
+    assert await reading is None
+    assert bench.outcomes.reads == {DiskRead.FAILED: 1}
+    assert not bench.tier.has(ref(1).id)
+    bench.clock.advance(PAUSE_SECONDS)
+    bench.file.open.set()
+    assert await bench.held(range(2)) == [1]
     assert [line["cause"] for line in said] == [f"no answer within {READ_SECONDS} s"]
 
 
@@ -401,20 +389,17 @@ async def test_the_end_does_not_wait_for_chunks_that_are_not_written_yet() -> No
     assert bench.outcomes.writes == {DiskWrite.WRITTEN: 1}
 
 
-def test_a_file_that_cannot_be_removed_fails_no_end(
+async def test_a_file_that_cannot_be_removed_fails_no_end(
     tmp_path: Path, said: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(path: Path, *, missing_ok: bool) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    async def scenario() -> None:
-        bench = Bench(open_disk_file(tmp_path, SystemClock()), SystemClock(), 8)
-        monkeypatch.setattr(Path, "unlink", refused)
-        await bench.tier.close()
-        monkeypatch.undo()
-        await open_disk_file(tmp_path, SystemClock()).close()
-
-    asyncio.run(scenario())
+    bench = Bench(open_disk_file(tmp_path, SystemClock()), SystemClock(), 8)
+    monkeypatch.setattr(Path, "unlink", refused)
+    await bench.tier.close()
+    monkeypatch.undo()
+    await open_disk_file(tmp_path, SystemClock()).close()
     assert [line["cause"] for line in said] == ["OSError: [Errno 30] Read-only file system"]
 
 

@@ -1022,7 +1022,7 @@ async def test_a_time_is_found_in_a_parquet_run(parquet: tuple[Run, bytes, list[
     assert await reader.find_latest(run, run.end_offset) is None
 
 
-def test_rot_in_a_parquet_object_is_named_or_harmless_and_never_served(
+async def test_rot_in_a_parquet_object_is_named_or_harmless_and_never_served(
     parquet: tuple[Run, bytes, list[tuple[int, bytes]]],
 ) -> None:
     """Columns that replay does not read may rot unseen by it; what is served is right, or it is an error."""
@@ -1047,16 +1047,13 @@ def test_rot_in_a_parquet_object_is_named_or_harmless_and_never_served(
         assert seen == expected
         return False
 
-    async def whole() -> None:
-        clock = ManualClock()
-        store = MemoryStore(clock)
-        await store.put("p/1", [body])
-        sound = batches_in(await reader_over(store, clock).read([run], request(100, 1 << 20)))
-        assert len(sound) == len(source) + 1
-        named = [await read_with_rot_at(place, sound) for place in range(4, len(body), 97)]
-        assert any(named)
-
-    asyncio.run(whole())
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    await store.put("p/1", [body])
+    sound = batches_in(await reader_over(store, clock).read([run], request(100, 1 << 20)))
+    assert len(sound) == len(source) + 1
+    named = [await read_with_rot_at(place, sound) for place in range(4, len(body), 97)]
+    assert any(named)
 
 
 async def test_a_footer_that_rotted_is_named_before_it_is_parsed(

@@ -28,8 +28,8 @@ class CountingIndex(DatabaseIndex):
         return await self._load()
 
 
-def test_the_positions_of_a_group_are_returned_after_one_read_of_the_database(tmp_path: Path) -> None:
-    async def scenario() -> None:
+async def test_the_positions_of_a_group_are_returned_after_one_read_of_the_database(tmp_path: Path) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         url, clock, entropy = f"sqlite:///{tmp_path}/rows.db", ManualClock(), SeededEntropy(1)
         rows = SqlRowStore(url, clock=clock, entropy=entropy)
         sequencer = Committer(rows, clock, entropy)
@@ -47,5 +47,3 @@ def test_the_positions_of_a_group_are_returned_after_one_read_of_the_database(tm
             await sequencer.close()
             await index.close()
             await rows.close()
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_SECONDS))

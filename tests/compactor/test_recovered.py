@@ -74,8 +74,8 @@ class World:
         await self.lead()
 
 
-def test_a_recovered_log_is_read_over_its_hole_and_compacted_with_it() -> None:
-    async def scenario() -> None:
+async def test_a_recovered_log_is_read_over_its_hole_and_compacted_with_it() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         world = World()
         await world.lead()
         made = asyncio.ensure_future(world.log.topic("t"))
@@ -113,5 +113,3 @@ def test_a_recovered_log_is_read_over_its_hole_and_compacted_with_it() -> None:
         objects = await world.rows.objects_after("", 100)
         assert any(isinstance(row, ObjectRow) and row.kind is ObjectKind.PARQUET for row in objects)
         await world.log.sequencer.close()
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_SECONDS))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
@@ -239,21 +240,19 @@ class Job:
         return sorted(record.value or b"" for records in found for record in records)
 
 
-def on_a_log(scenario: Callable[[Job], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        clock = ManualClock()
-        sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
-        await sequencer.start()
-        log = Log(sequencer, MemoryStore(clock), clock)
-        await log.topic("t", 2)
-        await scenario(Job(log, clock))
-        await sequencer.close()
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def opened_job() -> AsyncIterator[Job]:
+    clock = ManualClock()
+    sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
+    await sequencer.start()
+    log = Log(sequencer, MemoryStore(clock), clock)
+    await log.topic("t", 2)
+    yield Job(log, clock)
+    await sequencer.close()
 
 
-def test_uploads_of_tasks_become_visible_once_with_the_drivers_commit() -> None:
-    async def scenario(job: Job) -> None:
+async def test_uploads_of_tasks_become_visible_once_with_the_drivers_commit() -> None:
+    async with opened_job() as job:
         first = await job.uploaded([b"1", b"2"], [b"3"])
         second = await job.uploaded([b"4"])
         failed_attempt = await job.uploaded([b"4"])
@@ -265,11 +264,9 @@ def test_uploads_of_tasks_become_visible_once_with_the_drivers_commit() -> None:
             assert audit(await job.log.store.get(each.object.key)) == []
         assert len({each.session_id for each in first + second + failed_attempt}) == 1
 
-    on_a_log(scenario)
 
-
-def test_a_job_whose_session_was_closed_continues_in_another() -> None:
-    async def scenario(job: Job) -> None:
+async def test_a_job_whose_session_was_closed_continues_in_another() -> None:
+    async with opened_job() as job:
         [before] = await job.uploaded([b"1"])
         await job.log.sequencer.close_session(SessionRef(before.session_id))
         [after] = await job.uploaded([b"1"])
@@ -277,11 +274,9 @@ def test_a_job_whose_session_was_closed_continues_in_another() -> None:
         assert await job.commit(0, [after])
         assert await job.values() == [b"1"]
 
-    on_a_log(scenario)
 
-
-def test_an_object_that_cannot_be_stored_in_time_fails_its_task() -> None:
-    async def scenario(job: Job) -> None:
+async def test_an_object_that_cannot_be_stored_in_time_fails_its_task() -> None:
+    async with opened_job() as job:
         broken = FaultyStore(
             job.log.store, job.clock, SeededEntropy(3), FaultPlan(put=Faults(fails_before=1.0))
         )
@@ -294,24 +289,22 @@ def test_an_object_that_cannot_be_stored_in_time_fails_its_task() -> None:
         with pytest.raises(UploadFailed, match="was not stored in 60 s: "):
             await uploading
 
-    on_a_log(scenario)
 
-
-def test_a_task_whose_store_is_not_the_clusters_writes_nothing() -> None:
-    async def scenario(job: Job) -> None:
+async def test_a_task_whose_store_is_not_the_clusters_writes_nothing() -> None:
+    async with opened_job() as job:
         await job.commit(0, await job.uploaded([b"1"]))
         job.store = MemoryStore(job.clock)
         with pytest.raises(WrongStore):
             await job.uploaded([b"2"])
         assert [info.key async for info in job.store.list("")] == []
 
-    on_a_log(scenario)
 
-
-def test_a_batch_job_that_need_not_be_atomic_is_committed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_job_that_need_not_be_atomic_is_committed_in_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("compactor.spark_sink.sink.PART_RUNS", 2)
 
-    async def scenario(job: Job) -> None:
+    async with opened_job() as job:
         objects = await job.uploaded(*([b"%d" % number] for number in range(5)))
         parts = list(parts_of(objects))
         assert [len(part) for part in parts] == [2, 2, 1]
@@ -320,12 +313,10 @@ def test_a_batch_job_that_need_not_be_atomic_is_committed_in_parts(monkeypatch: 
             assert await job.commit(epoch, part)
         assert await job.values() == [b"0", b"1", b"2", b"3", b"4"]
 
-    on_a_log(scenario)
-
 
 @pytest.mark.parametrize(("batches", "records"), [(64, 64), (1, 600_000)])
-def test_each_part_of_a_batch_job_is_within_the_limits_of_a_commit(batches: int, records: int) -> None:
-    async def scenario(job: Job) -> None:
+async def test_each_part_of_a_batch_job_is_within_the_limits_of_a_commit(batches: int, records: int) -> None:
+    async with opened_job() as job:
         [written] = await job.uploaded([b"1"])
         [run] = written.runs
         batch = msgspec.structs.replace(run.batches[0], record_count=records // batches)
@@ -339,14 +330,10 @@ def test_each_part_of_a_batch_job_is_within_the_limits_of_a_commit(batches: int,
         assert most * records <= limits.max_offsets_at_once
         assert len(parts) <= 400
 
-    on_a_log(scenario)
 
-
-def test_a_put_does_not_start_when_the_sessions_lease_could_end_before_it() -> None:
-    async def scenario(job: Job) -> None:
+async def test_a_put_does_not_start_when_the_sessions_lease_could_end_before_it() -> None:
+    async with opened_job() as job:
         task = job.task()
         task.put_seconds = 7 * 3600.0
         with pytest.raises(UploadFailed, match="no try was made"):
             await task.write(table([b"1"]).to_batches())
-
-    on_a_log(scenario)

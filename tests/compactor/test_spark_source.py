@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import pickle
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from uuid import UUID
@@ -100,16 +100,13 @@ class CountedIndex(SequencerIndex):
         return await super().topics()
 
 
-def on_a_log(scenario: Callable[[Log, CountedIndex], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        clock = ManualClock()
-        sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
-        await sequencer.start()
-        log = Log(sequencer, MemoryStore(clock), clock)
-        await scenario(log, CountedIndex(sequencer))
-        await sequencer.close()
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def opened_log() -> AsyncIterator[tuple[Log, CountedIndex]]:
+    clock = ManualClock()
+    sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
+    await sequencer.start()
+    yield Log(sequencer, MemoryStore(clock), clock), CountedIndex(sequencer)
+    await sequencer.close()
 
 
 async def delete_records(log: Log, partition: int, offset: int) -> None:
@@ -137,10 +134,10 @@ async def offsets_read(reader: LogReader, *wanted: OffsetRange) -> list[int]:
     ]
 
 
-def test_records_below_the_log_start_are_lost_not_left_out_unless_the_reader_is_told_to_pass_over_them() -> (
+async def test_records_below_the_log_start_are_lost_not_left_out_unless_the_reader_is_told_to_pass_over_them() -> (
     None
 ):
-    async def scenario(log: Log, index: CountedIndex) -> None:
+    async with opened_log() as (log, index):
         topic = await log.topic("t")
         for value in (b"a", b"b", b"c", b"d"):
             await log.produce(("t", 0, batch_of([value])))
@@ -156,14 +153,12 @@ def test_records_below_the_log_start_are_lost_not_left_out_unless_the_reader_is_
         assert await offsets_read(lenient, of_topic(topic, 0, 1, 4)) == [3]
         assert await offsets_read(lenient, of_topic(topic, 0, 1, 2)) == []
 
-    on_a_log(scenario)
-
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
-def test_records_that_cannot_be_decoded_fail_a_query_unless_it_is_told_to_pass_over_them(
+async def test_records_that_cannot_be_decoded_fail_a_query_unless_it_is_told_to_pass_over_them(
     codec: Compression,
 ) -> None:
-    async def scenario(log: Log, index: CountedIndex) -> None:
+    async with opened_log() as (log, index):
         topic = await log.topic("t")
         bad = ("t", 0, unreadable_batch([b"x", b"y"], codec))
         await log.produce(("t", 0, batch_of([b"a", b"b"])), bad, ("t", 0, batch_of([b"c"])))
@@ -176,11 +171,9 @@ def test_records_that_cannot_be_decoded_fail_a_query_unless_it_is_told_to_pass_o
         assert await offsets_read(reader, whole) == [0, 1, 4, 7]
         assert reader.unreadable == 4
 
-    on_a_log(scenario)
 
-
-def test_a_log_that_is_shorter_than_what_is_to_be_read_is_a_loss() -> None:
-    async def scenario(log: Log, index: CountedIndex) -> None:
+async def test_a_log_that_is_shorter_than_what_is_to_be_read_is_a_loss() -> None:
+    async with opened_log() as (log, index):
         topic = await log.topic("t")
         await log.produce(("t", 0, batch_of([b"a", b"b"])))
         strict = LogReader(index, log.store, ["offset"])
@@ -191,17 +184,15 @@ def test_a_log_that_is_shorter_than_what_is_to_be_read_is_a_loss() -> None:
         assert await offsets_read(lenient, of_topic(topic, 0, 0, 5)) == [0, 1]
         assert await offsets_read(lenient, of_topic(topic, 0, 3, 5)) == []
 
-    on_a_log(scenario)
 
-
-def test_a_query_starts_at_what_a_group_has_committed() -> None:
+async def test_a_query_starts_at_what_a_group_has_committed() -> None:
     def starting(**options: str) -> Position:
         given = {"store": "/s", "sequencer": "127.0.0.1:1", "subscribe": "t", "startingGroup": "g"} | options
         position = SourceOptions.of(given).starting
         assert position is not None
         return position
 
-    async def scenario(log: Log, index: CountedIndex) -> None:
+    async with opened_log() as (log, index):
         topic = await log.topic("t", 2)
         for partition in (0, 1):
             await log.produce(("t", partition, batch_of([b"a", b"b", b"c"])))
@@ -215,15 +206,13 @@ def test_a_query_starts_at_what_a_group_has_committed() -> None:
         for options, expected in (({}, 0), ({"startingOffsets": "latest"}, 3)):
             found = await offsets_at(starting(**options), bounds, reader, if_none="error")
             assert found == {first: 2, second: expected}
-
-    on_a_log(scenario)
     for options in ({"startingOffsets": '{"t": {"0": 1}}'}, {"startingTimestamp": "5"}):
         with pytest.raises(ValueError, match="option 'startingGroup'"):
             starting(**options)
 
 
-def test_a_topic_that_was_made_again_is_not_read_in_the_place_of_the_old_one() -> None:
-    async def scenario(log: Log, index: CountedIndex) -> None:
+async def test_a_topic_that_was_made_again_is_not_read_in_the_place_of_the_old_one() -> None:
+    async with opened_log() as (log, index):
         old = await log.topic("t")
         await log.produce(("t", 0, batch_of([b"old"])))
         await log.sequencer.delete_topic(DeleteTopic(old.topic_id))
@@ -234,11 +223,9 @@ def test_a_topic_that_was_made_again_is_not_read_in_the_place_of_the_old_one() -
             await reader.cut([of_topic(old, 0, 0, 1)])
         assert await reader.bounds(await index.topics()) == {LogPartition("t", new.topic_id, 0): (0, 1)}
 
-    on_a_log(scenario)
 
-
-def test_thin_partitions_share_a_task_and_a_handful_of_calls_plan_them() -> None:
-    async def scenario(log: Log, index: CountedIndex) -> None:
+async def test_thin_partitions_share_a_task_and_a_handful_of_calls_plan_them() -> None:
+    async with opened_log() as (log, index):
         await log.topic("t", 200)
         for _ in range(3):
             await log.produce(*(("t", partition, batch_of([b"x" * 100])) for partition in range(200)))
@@ -256,14 +243,12 @@ def test_thin_partitions_share_a_task_and_a_handful_of_calls_plan_them() -> None
         tasks = await reader.cut(everything, min_tasks=4)
         assert 4 <= len(tasks) <= 5 and [each for task in tasks for each in task][:2] == everything[:2]
 
-    on_a_log(scenario)
-
 
 @pytest.mark.parametrize("gone", [0, 1])
-def test_what_partitions_have_of_a_mixed_object_is_read_together_or_asked_for_again(
+async def test_what_partitions_have_of_a_mixed_object_is_read_together_or_asked_for_again(
     gone: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(log: Log, index: CountedIndex) -> None:
+    async with opened_log() as (log, index):
         await log.topic("t", 50)
         for _ in range(3):
             await log.produce(*(("t", partition, batch_of([b"x", b"y"])) for partition in range(50)))
@@ -285,13 +270,11 @@ def test_what_partitions_have_of_a_mixed_object_is_read_together_or_asked_for_ag
         assert read == [(partition, offset) for partition in range(50) for offset in range(5)]
         assert calls == 3 + 50 * gone
 
-    on_a_log(scenario)
 
-
-def test_partitions_are_read_ahead_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_partitions_are_read_ahead_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compactor.spark_source.log_reader.AHEAD_BYTES", 300_000)
 
-    async def scenario(log: Log, index: CountedIndex) -> None:
+    async with opened_log() as (log, index):
         await log.topic("t", 3)
         for size in (10, 50_000, 250_000):
             await log.produce(*(("t", partition, batch_of([b"x" * size])) for partition in range(2)))
@@ -315,13 +298,11 @@ def test_partitions_are_read_ahead_to_a_bound(monkeypatch: pytest.MonkeyPatch) -
         ]  # fmt: skip
         assert 0 < most < 300_000
 
-    on_a_log(scenario)
 
-
-def test_a_footer_and_a_row_group_that_partitions_share_are_read_once(
+async def test_a_footer_and_a_row_group_that_partitions_share_are_read_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scenario(log: Log, index: CountedIndex) -> None:
+    async with opened_log() as (log, index):
         await log.topic("t", 50)
         await log.produce(*(("t", partition, batch_of([b"x", b"y"])) for partition in range(50)))
         await compact(log)
@@ -341,11 +322,9 @@ def test_a_footer_and_a_row_group_that_partitions_share_are_read_once(
         assert read == [(partition, offset) for partition in range(50) for offset in range(2)]
         assert list(asked.values()) == [2]
 
-    on_a_log(scenario)
 
-
-def test_columns_that_nobody_asked_for_are_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(log: Log, index: CountedIndex) -> None:
+async def test_columns_that_nobody_asked_for_are_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened_log() as (log, index):
         topic = await log.topic("t")
         await log.produce(("t", 0, batch_of([os.urandom(50_000)] * 2)))
         await compact(log)
@@ -362,8 +341,6 @@ def test_columns_that_nobody_asked_for_are_not_fetched(monkeypatch: pytest.Monke
         assert sum(asked) < 20_000
         assert await offsets_read(LogReader(index, log.store, ["offset", "value"]), whole) == [0, 1]
         assert sum(asked) > 50_000
-
-    on_a_log(scenario)
 
 
 @hypothesis.settings(deadline=None)
@@ -412,8 +389,8 @@ def test_no_piece_of_a_large_scan_is_larger_than_a_task() -> None:
     assert max(size for _, size in pieces.held) == 3_000 < pieces.total_bytes // SPLITS
 
 
-def test_a_thick_partition_is_cut_between_runs() -> None:
-    async def scenario(log: Log, index: CountedIndex) -> None:
+async def test_a_thick_partition_is_cut_between_runs() -> None:
+    async with opened_log() as (log, index):
         topic = await log.topic("t")
         for _ in range(6):
             await log.produce(("t", 0, batch_of([b"x" * 1_000] * 2)))
@@ -422,13 +399,11 @@ def test_a_thick_partition_is_cut_between_runs() -> None:
         assert [[part[1:] for part in task] for task in tasks] == [[(1, 4)], [(4, 8)], [(8, 11)]]
         assert await offsets_read(reader, of_topic(topic, 0, 1, 11)) == list(range(1, 11))
 
-    on_a_log(scenario)
 
-
-def test_a_large_parquet_file_is_cut_between_row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_parquet_file_is_cut_between_row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rewrite_module, "write_parquet", partial(write_parquet, row_group_bytes=3_000))
 
-    async def scenario(log: Log, index: CountedIndex) -> None:
+    async with opened_log() as (log, index):
         topic = await log.topic("t")
         for _ in range(6):
             await log.produce(("t", 0, batch_of([b"x" * 1_000] * 2)))
@@ -448,11 +423,9 @@ def test_a_large_parquet_file_is_cut_between_row_groups(monkeypatch: pytest.Monk
         ]
         assert read == list(range(1, 11))
 
-    on_a_log(scenario)
 
-
-def test_a_large_parquet_file_that_is_damaged_is_named_by_the_task_that_reads_it() -> None:
-    async def scenario(log: Log, index: CountedIndex) -> None:
+async def test_a_large_parquet_file_that_is_damaged_is_named_by_the_task_that_reads_it() -> None:
+    async with opened_log() as (log, index):
         topic = await log.topic("t")
         await log.produce(("t", 0, batch_of([b"x" * 1_000] * 2)))
         await compact(log)
@@ -465,11 +438,9 @@ def test_a_large_parquet_file_that_is_damaged_is_named_by_the_task_that_reads_it
         assert "startingOffsets" not in raised.value.damage
         assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
 
-    on_a_log(scenario)
 
-
-def test_a_batch_that_cannot_be_decoded_counts_once_over_two_ranges() -> None:
-    async def scenario(log: Log, index: CountedIndex) -> None:
+async def test_a_batch_that_cannot_be_decoded_counts_once_over_two_ranges() -> None:
+    async with opened_log() as (log, index):
         topic = await log.topic("t")
         await log.produce(("t", 0, unreadable_batch([b"x"] * 5)))
         reader = LogReader(index, log.store, ["offset"], passes_over_unreadable=True)
@@ -477,12 +448,10 @@ def test_a_batch_that_cannot_be_decoded_counts_once_over_two_ranges() -> None:
             assert await offsets_read(reader, of_topic(topic, 0, start, end)) == []
         assert reader.unreadable == 5
 
-    on_a_log(scenario)
-
 
 @pytest.mark.parametrize("is_compacted", [False, True])
-def test_a_time_is_where_the_first_record_at_or_after_it_is(is_compacted: bool) -> None:
-    async def scenario(log: Log, index: CountedIndex) -> None:
+async def test_a_time_is_where_the_first_record_at_or_after_it_is(is_compacted: bool) -> None:
+    async with opened_log() as (log, index):
         topic = await log.topic("t", 2)
         for second in range(3):
             await log.produce(("t", 0, batch_of([b"a", b"b", b"c"], at=T0 + 1_000 * second)))
@@ -500,16 +469,14 @@ def test_a_time_is_where_the_first_record_at_or_after_it_is(is_compacted: bool) 
         late = await offsets_at(Position("o", times_ms=times), bounds, reader, if_none="latest")
         assert late == {first: 9, second: 0}
 
-    on_a_log(scenario)
-
 
 @pytest.mark.parametrize("is_compacted", [False, True])
-def test_a_time_beyond_microseconds_is_where_the_first_record_at_or_after_it_is(
+async def test_a_time_beyond_microseconds_is_where_the_first_record_at_or_after_it_is(
     is_compacted: bool,
 ) -> None:
     """Nanoseconds that a producer sends as milliseconds by mistake are such times."""
 
-    async def scenario(log: Log, index: CountedIndex) -> None:
+    async with opened_log() as (log, index):
         topic = await log.topic("t")
         times = [-(2**62), GREATEST_TIME_MS, T0 * 10**6, 2**62, 2**63 - 1]
         for at in times:
@@ -525,8 +492,6 @@ def test_a_time_beyond_microseconds_is_where_the_first_record_at_or_after_it_is(
         until = LogReader(index, log.store, ["offset"], limits=Limits(times_us=IntegerRange(last=-1)))
         assert await offsets_read(until, of_topic(topic, 0, 0, 5)) == [0]
 
-    on_a_log(scenario)
-
 
 @pytest.mark.parametrize("form", ["%d", '{"t": {"0": %d}}'])
 @pytest.mark.parametrize("side", ["starting", "ending"])
@@ -538,8 +503,8 @@ def test_a_time_or_offset_of_more_than_64_bits_is_refused(side: str, form: str) 
             SourceOptions.of({**STORE, "subscribe": "t", name: form % 2**63})
 
 
-def test_an_aborted_record_of_that_time_hides_none_that_came_later() -> None:
-    async def scenario(log: Log, index: CountedIndex) -> None:
+async def test_an_aborted_record_of_that_time_hides_none_that_came_later() -> None:
+    async with opened_log() as (log, index):
         topic = await log.topic("t")
         producer = await log.producer("p")
         await log.produce(("t", 0, batch_of([b"aborted"], at=T0 + 9_000, producer=producer)))
@@ -551,12 +516,10 @@ def test_an_aborted_record_of_that_time_hides_none_that_came_later() -> None:
         found = await offsets_at(Position("o", time_ms=T0 + 5_000), bounds, reader, if_none="error")
         assert found == {LogPartition("t", topic.topic_id, 0): 4}
 
-    on_a_log(scenario)
-
 
 @pytest.mark.parametrize("is_compacted", [False, True])
-def test_a_query_reads_only_what_its_filters_want(is_compacted: bool) -> None:
-    async def scenario(log: Log, index: CountedIndex) -> None:
+async def test_a_query_reads_only_what_its_filters_want(is_compacted: bool) -> None:
+    async with opened_log() as (log, index):
         await log.topic("t", 3)
         await log.topic("u")
         for second in range(3):
@@ -605,8 +568,6 @@ def test_a_query_reads_only_what_its_filters_want(is_compacted: bool) -> None:
         log.store.get_range = never  # type: ignore[method-assign]
         assert await read(GreaterThan(time, at(60_000))) == []
 
-    on_a_log(scenario)
-
 
 def test_a_filter_is_taken_over_only_where_it_is_applied_exactly() -> None:
     mine = [
@@ -623,8 +584,8 @@ def test_a_filter_is_taken_over_only_where_it_is_applied_exactly() -> None:
     assert limits == Limits(topics=frozenset("t"), offsets=IntegerRange(4, 9), times_us=IntegerRange(first=7))
 
 
-def test_several_topics_are_chosen_by_name_by_pattern_or_by_partition() -> None:
-    async def scenario(log: Log, index: CountedIndex) -> None:
+async def test_several_topics_are_chosen_by_name_by_pattern_or_by_partition() -> None:
+    async with opened_log() as (log, index):
         for name in ("a1", "a2", "b"):
             await log.topic(name, 2)
         reader = LogReader(index, log.store, ["offset"])
@@ -644,8 +605,6 @@ def test_several_topics_are_chosen_by_name_by_pattern_or_by_partition() -> None:
         ):
             with pytest.raises(UnknownLog, match=says):
                 await chosen(given)
-
-    on_a_log(scenario)
 
 
 def test_a_stream_that_meets_another_topic_of_its_name_fails_or_begins_with_it() -> None:
@@ -701,14 +660,12 @@ BOUNDS = {P0: (3, 9), P1: (0, 4)}
         ('{"t": {"0": 5, "1": 0}}', {P0: 5, P1: 0}),
     ],
 )
-def test_a_query_starts_where_it_is_told_to(given: str, offsets: dict[LogPartition, int]) -> None:
-    async def scenario(log: Log, index: CountedIndex) -> None:
+async def test_a_query_starts_where_it_is_told_to(given: str, offsets: dict[LogPartition, int]) -> None:
+    async with opened_log() as (log, index):
         starting = SourceOptions.of(GIVEN | {"startingOffsets": given}).starting
         assert starting is not None
         reader = LogReader(index, log.store, ["offset"])
         assert await offsets_at(starting, BOUNDS, reader, if_none="error") == offsets
-
-    on_a_log(scenario)
 
 
 def test_columns_are_those_of_sparks_kafka_source_and_headers_come_when_asked_for() -> None:
@@ -753,14 +710,12 @@ def test_an_option_that_is_wrong_or_unknown_is_refused_by_name(given: dict[str, 
         SourceOptions.of(GIVEN | given)
 
 
-def test_offsets_name_each_partition_and_a_stream_has_no_end() -> None:
-    async def scenario(log: Log, index: CountedIndex) -> None:
+async def test_offsets_name_each_partition_and_a_stream_has_no_end() -> None:
+    async with opened_log() as (log, index):
         reader = LogReader(index, log.store, ["offset"])
         with pytest.raises(ValueError, match=r"'startingOffsets' names other partitions than are read.*t-1"):
             await offsets_at(
                 Position("startingOffsets", offsets={"t": {0: 3}}), BOUNDS, reader, if_none="error"
             )
-
-    on_a_log(scenario)
     with pytest.raises(ValueError, match="'endingTimestamp': a stream has no end"):
         StreamSource(SourceOptions.of(GIVEN | {"endingTimestamp": "1"}))

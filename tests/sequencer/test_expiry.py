@@ -117,7 +117,7 @@ async def test_a_group_that_cannot_expire_keeps_no_other_from_expiring(
     await sequencer.close()
 
 
-def test_a_row_that_cannot_be_forgotten_keeps_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_row_that_cannot_be_forgotten_keeps_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     forget = time_to_live.forget
 
     def contradicts_of_one(draft: Draft, kind: type[Row], keys: Sequence[Key], lifetime: Any) -> Any:
@@ -125,21 +125,18 @@ def test_a_row_that_cannot_be_forgotten_keeps_no_other(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(time_to_live, "forget", contradicts_of_one)
 
-    async def scenario() -> None:
-        clock = ManualClock()
-        settings = SETTINGS.model_copy(update={"transactional_id_expiration_ms": 1})
-        sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1), settings)
-        await sequencer.start()
-        for number in range(5):
-            await sequencer.init_producer(InitProducer(-1, -1, f"t{number}", 1_000))
-        for _ in range(2):
-            clock.advance(10)
-            with pytest.raises(RequestFailed, match="contradict"):
-                await sequencer.apply_retention(Empty())
-            assert [row.transactional_id for row in sequencer._context.state.all(TransactionRow)] == ["t2"]
-        await sequencer.close()
-
-    asyncio.run(scenario())
+    clock = ManualClock()
+    settings = SETTINGS.model_copy(update={"transactional_id_expiration_ms": 1})
+    sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1), settings)
+    await sequencer.start()
+    for number in range(5):
+        await sequencer.init_producer(InitProducer(-1, -1, f"t{number}", 1_000))
+    for _ in range(2):
+        clock.advance(10)
+        with pytest.raises(RequestFailed, match="contradict"):
+            await sequencer.apply_retention(Empty())
+        assert [row.transactional_id for row in sequencer._context.state.all(TransactionRow)] == ["t2"]
+    await sequencer.close()
 
 
 def test_a_share_group_of_many_partitions_is_forgotten_some_at_a_time() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 from sequencer.api.commits import BatchError
@@ -31,41 +32,36 @@ class CountedStore(MemoryRowStore):
         return await super().object_rows(object_ids)
 
 
-def run(use: Callable[[Bench, CountedStore], Awaitable[None]]) -> None:
-    async def scenario() -> None:
-        clock = ManualClock()
-        rows = CountedStore(clock)
-        committer = Committer(rows, clock, SeededEntropy(1))
-        await committer.start()
-        bench = Bench(Opened(committer, clock))
-        await bench.prepare()
-        await use(bench, rows)
-        await committer.close()
+@asynccontextmanager
+async def counted_bench() -> AsyncIterator[tuple[Bench, CountedStore]]:
+    clock = ManualClock()
+    rows = CountedStore(clock)
+    committer = Committer(rows, clock, SeededEntropy(1))
+    await committer.start()
+    bench = Bench(Opened(committer, clock))
+    await bench.prepare()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        yield bench, rows
+    await committer.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_SECONDS))
 
-
-def test_a_commit_that_brings_its_object_asks_for_nothing() -> None:
-    async def use(bench: Bench, rows: CountedStore) -> None:
+async def test_a_commit_that_brings_its_object_asks_for_nothing() -> None:
+    async with counted_bench() as (bench, rows):
         for offset in range(3):
             assert await bench.commit(batch()) == [(NONE, offset)]
         assert rows.looked_up == []
 
-    run(use)
 
-
-def test_a_repeated_commit_gets_its_answer_and_leaves_the_object_as_it_is() -> None:
-    async def use(bench: Bench, rows: CountedStore) -> None:
+async def test_a_repeated_commit_gets_its_answer_and_leaves_the_object_as_it_is() -> None:
+    async with counted_bench() as (bench, _):
         request = bench.request(batch())
         first = await bench.sequencer.commit(request)
         assert await bench.sequencer.commit(request) == first
         assert (await bench.sequencer.statistics(Empty())).runs == 1
 
-    run(use)
 
-
-def test_a_retried_batch_finds_the_object_of_the_earlier_commit() -> None:
-    async def use(bench: Bench, rows: CountedStore) -> None:
+async def test_a_retried_batch_finds_the_object_of_the_earlier_commit() -> None:
+    async with counted_bench() as (bench, rows):
         early, in_time = batch(producer=7, sequence=1), batch(producer=7, sequence=0)
         stored = bench.stored(bench.session, number=0)
         assert await bench.commit(in_time, early, batch(producer=8, sequence=0), stored=stored) == [
@@ -82,5 +78,3 @@ def test_a_retried_batch_finds_the_object_of_the_earlier_commit() -> None:
         assert rows.looked_up == [of_gap.object_id]
         (row,) = await rows.object_rows([of_gap.object_id])
         assert row.live_runs == 2, "both commits' runs hold it"
-
-    run(use)

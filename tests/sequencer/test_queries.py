@@ -42,8 +42,8 @@ class SlowAnswer(MemoryRowStore):
             await self.heard.wait()
 
 
-def test_aborted_ranges_are_those_of_the_runs_that_are_answered() -> None:
-    async def scenario() -> None:
+async def test_aborted_ranges_are_those_of_the_runs_that_are_answered() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         clock = ManualClock()
         store = SlowAnswer(clock)
         sequencer = Committer(store, clock, SeededEntropy(1), SequencerSettings(max_feed_runs=1))
@@ -89,11 +89,9 @@ def test_aborted_ranges_are_those_of_the_runs_that_are_answered() -> None:
         assert found.partitions[0].aborted == []
         await sequencer.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_SECONDS))
 
-
-def test_an_offset_that_another_server_shows_already_is_not_out_of_range() -> None:
-    async def scenario() -> None:
+async def test_an_offset_that_another_server_shows_already_is_not_out_of_range() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         clock = ManualClock()
         store = SlowAnswer(clock)
         bench = Bench(Opened(Committer(store, clock, SeededEntropy(1)), clock))
@@ -114,8 +112,6 @@ def test_an_offset_that_another_server_shows_already_is_not_out_of_range() -> No
         assert (found.error, found.high_watermark) == (PartitionError.NONE, 6)
         assert (await bench.find(7)).error is PartitionError.OFFSET_OUT_OF_RANGE
         await bench.sequencer.close()  # type: ignore[attr-defined]
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_SECONDS))
 
 
 def test_an_open_transaction_is_reported_with_the_epoch_in_which_it_is_open() -> None:

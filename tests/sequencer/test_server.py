@@ -498,8 +498,8 @@ async def test_a_paused_committer_that_nobody_replaced_answers_what_waits_for_it
         assert first._local is local
 
 
-def test_a_state_that_takes_a_minute_to_load_is_served_at_the_end() -> None:
-    async def use() -> None:
+async def test_a_state_that_takes_a_minute_to_load_is_served_at_the_end() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         clock, entropy = ManualClock(), SeededEntropy(9)
         rows = SlowLoads(clock)
         nodes = [
@@ -529,11 +529,9 @@ def test_a_state_that_takes_a_minute_to_load_is_served_at_the_end() -> None:
         for node in reversed(nodes):
             await node.close()
 
-    asyncio.run(asyncio.wait_for(use(), PATIENCE_SECONDS))
 
-
-def test_the_committer_writes_checkpoints_and_the_next_one_continues_from_them() -> None:
-    async def use() -> None:
+async def test_the_committer_writes_checkpoints_and_the_next_one_continues_from_them() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         clock, entropy = ManualClock(), SeededEntropy(9)
         rows, bucket = HookedRowStore(clock, cluster_id="c"), MemoryStore(clock)
 
@@ -560,10 +558,8 @@ def test_the_committer_writes_checkpoints_and_the_next_one_continues_from_them()
         assert second.is_committer and second.lost is None
         await second.close()
 
-    asyncio.run(asyncio.wait_for(use(), PATIENCE_SECONDS))
 
-
-def test_while_the_first_head_takes_long_a_new_committer_answers_and_only_commits_wait() -> None:
+async def test_while_the_first_head_takes_long_a_new_committer_answers_and_only_commits_wait() -> None:
     class HeldBucket(MemoryStore):
         def __init__(self, clock: ManualClock) -> None:
             super().__init__(clock)
@@ -574,7 +570,7 @@ def test_while_the_first_head_takes_long_a_new_committer_answers_and_only_commit
                 await self.is_open.wait()
             return await super().put(key, parts, **more)
 
-    async def use() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         clock, entropy = ManualClock(), SeededEntropy(9)
         rows, bucket = HookedRowStore(clock, cluster_id="c"), HeldBucket(clock)
         node = SequencerServer(
@@ -601,11 +597,9 @@ def test_while_the_first_head_takes_long_a_new_committer_answers_and_only_commit
         assert len(heads) >= 2, "the first head was written once, and then the one with the topics"
         await during(node.close())
 
-    asyncio.run(asyncio.wait_for(use(), PATIENCE_SECONDS))
 
-
-def test_a_node_whose_database_is_older_than_the_bucket_is_lost_and_says_why() -> None:
-    async def use() -> None:
+async def test_a_node_whose_database_is_older_than_the_bucket_is_lost_and_says_why() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         clock, entropy = ManualClock(), SeededEntropy(9)
         rows, bucket = HookedRowStore(clock, cluster_id="c"), MemoryStore(clock)
         await write_cluster_file(bucket, DatabaseIdentity("c", 2))
@@ -620,8 +614,6 @@ def test_a_node_whose_database_is_older_than_the_bucket_is_lost_and_says_why() -
         with pytest.raises(IncarnationChanged):
             await node.sequencer.metadata(MetadataRequest())
         await node.close()
-
-    asyncio.run(asyncio.wait_for(use(), PATIENCE_SECONDS))
 
 
 async def test_a_standby_that_finds_another_database_in_the_place_of_its_own_leaves_its_lease_alone() -> None:
@@ -660,7 +652,7 @@ async def test_a_standby_leads_no_database_that_has_lost_what_its_copy_had(lost:
         assert "lost the commits in between" in str(standby.lost) and not standby.is_committer
 
 
-def test_a_topic_whose_first_checkpoint_takes_long_is_created_and_not_said_to_exist() -> None:
+async def test_a_topic_whose_first_checkpoint_takes_long_is_created_and_not_said_to_exist() -> None:
     class SlowBucket(MemoryStore):
         seconds = 0.0
 
@@ -670,7 +662,7 @@ def test_a_topic_whose_first_checkpoint_takes_long_is_created_and_not_said_to_ex
 
     clock, entropy = ManualClock(), SeededEntropy(9)
 
-    async def use() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         rows, bucket = HookedRowStore(clock, cluster_id="c"), SlowBucket(clock)
         nodes: dict[str, SequencerServer] = {}
 
@@ -697,8 +689,6 @@ def test_a_topic_whose_first_checkpoint_takes_long_is_created_and_not_said_to_ex
             while not closing.done():
                 clock.advance(0.1)
                 await asyncio.sleep(0)
-
-    asyncio.run(asyncio.wait_for(use(), PATIENCE_SECONDS))
 
 
 async def test_housekeeping_continues_after_an_error_that_was_not_expected(

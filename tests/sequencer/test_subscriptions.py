@@ -22,7 +22,7 @@ from sequencer.settings import SequencerSettings
 from sequencer.store.rows import TopicRow
 from tailrace.batches.mixed_object import BatchCoordinates
 from tailrace.batches.record_batch import TRANSACTIONAL_FLAG
-from tests.support.sequencer_bench import T0, Bench, batch, prepare_swap, run, settle
+from tests.support.sequencer_bench import T0, Bench, batch, opened_bench, prepare_swap, settle
 from tests.support.sequencers import memory
 
 
@@ -60,8 +60,8 @@ def spans(change: PartitionChange) -> tuple[int, int, list[tuple[int, int]]]:
     return change.partition, change.high_watermark, added
 
 
-def test_a_subscription_begins_with_the_bounds_and_continues_with_each_change() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_subscription_begins_with_the_bounds_and_continues_with_each_change() -> None:
+    async with opened_bench(memory) as bench:
         await bench.commit(batch(2))
         watcher = Watcher(bench)
         first = await watcher.call(0)
@@ -81,11 +81,9 @@ def test_a_subscription_begins_with_the_bounds_and_continues_with_each_change() 
         ]
         assert (await watcher.call()).changes == []
 
-    run(memory, scenario)
 
-
-def test_nothing_of_other_partitions_is_sent_and_nobody_is_woken_by_them() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_nothing_of_other_partitions_is_sent_and_nobody_is_woken_by_them() -> None:
+    async with opened_bench(memory) as bench:
         watcher = Watcher(bench)
         await watcher.call(0)
         waiting = asyncio.ensure_future(watcher.call(wait_ms=400))
@@ -101,11 +99,9 @@ def test_nothing_of_other_partitions_is_sent_and_nobody_is_woken_by_them() -> No
         await bench.commit(batch(1))
         assert [spans(each) for each in (await waiting).changes] == [(0, 1, [(0, 1)])]
 
-    run(memory, scenario)
 
-
-def test_a_commit_costs_as_much_as_its_partitions_have_subscribers() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_commit_costs_as_much_as_its_partitions_have_subscribers() -> None:
+    async with opened_bench(memory) as bench:
         queued: list[int] = []
         view = bench.sequencer._view.subscriptions  # type: ignore[attr-defined]
         original = view._queue
@@ -121,11 +117,9 @@ def test_a_commit_costs_as_much_as_its_partitions_have_subscribers() -> None:
         assert queued == [0, 0, 0]
         assert view.count == 20
 
-    run(memory, scenario)
 
-
-def test_changes_that_were_not_taken_are_sent_again() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_changes_that_were_not_taken_are_sent_again() -> None:
+    async with opened_bench(memory) as bench:
         watcher = Watcher(bench)
         await watcher.call(0)
         await bench.commit(batch(1))
@@ -139,11 +133,9 @@ def test_changes_that_were_not_taken_are_sent_again() -> None:
         watcher.taken = 0
         assert (await watcher.call()).is_reset, "that was forgotten"
 
-    run(memory, scenario)
 
-
-def test_a_change_of_the_subscription_that_comes_twice_or_late_counts_once() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_change_of_the_subscription_that_comes_twice_or_late_counts_once() -> None:
+    async with opened_bench(memory) as bench:
         watcher = Watcher(bench)
         await watcher.call(0)
         taken = watcher.taken
@@ -157,32 +149,26 @@ def test_a_change_of_the_subscription_that_comes_twice_or_late_counts_once() -> 
         assert [each.partition for each in (await watcher.call()).changes] == [1]
         assert (await watcher.call(0, turns=2)).is_reset, "a turn is missing"
 
-    run(memory, scenario)
 
-
-def test_a_partition_removed_and_added_by_one_call_starts_over() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_partition_removed_and_added_by_one_call_starts_over() -> None:
+    async with opened_bench(memory) as bench:
         watcher = Watcher(bench)
         await watcher.call(0)
         await bench.commit(batch(1))
         changes = (await watcher.call(0, removed=(0,))).changes
         assert [each.is_start for each in changes] == [False, True]
 
-    run(memory, scenario)
 
-
-def test_an_unknown_subscriber_is_told_to_start_over() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_an_unknown_subscriber_is_told_to_start_over() -> None:
+    async with opened_bench(memory) as bench:
         stranger = Watcher(bench)
         stranger.turn = 4
         answer = await stranger.call()
         assert (answer.is_reset, answer.changes) == (True, [])
 
-    run(memory, scenario)
 
-
-def test_a_subscriber_that_is_too_slow_starts_over() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_subscriber_that_is_too_slow_starts_over() -> None:
+    async with opened_bench(memory, SequencerSettings(max_subscriber_bytes=2_000)) as bench:
         slow, prompt = Watcher(bench, 1), Watcher(bench, 2)
         await slow.call(0)
         await prompt.call(0)
@@ -193,11 +179,9 @@ def test_a_subscriber_that_is_too_slow_starts_over() -> None:
         assert not (await prompt.call()).is_reset
         assert bench.sequencer._view.subscriptions.count == 1  # type: ignore[attr-defined]
 
-    run(memory, scenario, SequencerSettings(max_subscriber_bytes=2_000))
 
-
-def test_a_subscriber_that_becomes_too_slow_in_the_middle_of_a_commit_ends_for_itself_alone() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_subscriber_that_becomes_too_slow_in_the_middle_of_a_commit_ends_for_itself_alone() -> None:
+    async with opened_bench(memory, SequencerSettings(max_subscriber_bytes=2_000)) as bench:
         slow = Watcher(bench)
         await slow.call(0, 1)
         for _ in range(10):
@@ -208,11 +192,9 @@ def test_a_subscriber_that_becomes_too_slow_in_the_middle_of_a_commit_ends_for_i
         assert (await slow.call()).is_reset
         assert bench.sequencer._view.subscriptions.count == 0  # type: ignore[attr-defined]
 
-    run(memory, scenario, SequencerSettings(max_subscriber_bytes=2_000))
 
-
-def test_a_subscriber_that_is_silent_is_forgotten() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_subscriber_that_is_silent_is_forgotten() -> None:
+    async with opened_bench(memory) as bench:
         watcher = Watcher(bench)
         await watcher.call(0)
         await bench.advance(int(1000 * subscriptions.SILENCE_S) + 1)
@@ -220,13 +202,11 @@ def test_a_subscriber_that_is_silent_is_forgotten() -> None:
         assert bench.sequencer._view.subscriptions.count == 0  # type: ignore[attr-defined]
         assert (await watcher.call()).is_reset
 
-    run(memory, scenario)
 
-
-def test_a_late_copy_of_a_first_call_begins_no_dropped_subscription() -> None:
+async def test_a_late_copy_of_a_first_call_begins_no_dropped_subscription() -> None:
     """Its subscriber has the answer to the first, and would go on without what was committed between."""
 
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench(memory) as bench:
         watcher = Watcher(bench)
         await watcher.call(0)
         first_call = WatchRequest(watcher.subscriber, 1, 0, [(bench.topic.topic_id, 0)], [], 0)
@@ -240,15 +220,13 @@ def test_a_late_copy_of_a_first_call_begins_no_dropped_subscription() -> None:
         assert not (await bench.sequencer.watch(first_call)).is_reset
         assert len(bench.sequencer._view.subscriptions._over) == 1  # type: ignore[attr-defined]
 
-    run(memory, scenario)
 
-
-def test_partitions_of_a_silent_subscriber_are_freed_in_steps(
+async def test_partitions_of_a_silent_subscriber_are_freed_in_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(subscriptions, "UNWATCHED_AT_ONCE", 2)
 
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench(memory) as bench:
         bench.topic = await bench.sequencer.create_topic(CreateTopic("wide", 3, {}))
         watcher, other = Watcher(bench), Watcher(bench, 2)
         await watcher.call(0, 1, 2)
@@ -261,24 +239,22 @@ def test_partitions_of_a_silent_subscriber_are_freed_in_steps(
         assert not watched
         assert (await watcher.call()).is_reset
 
-    run(memory, scenario)
 
-
-def test_a_subscription_whose_beginning_is_too_much_leaves_nothing_behind() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_subscription_whose_beginning_is_too_much_leaves_nothing_behind() -> None:
+    async with opened_bench(memory, SequencerSettings(max_subscriber_bytes=1024)) as bench:
         bench.topic = await bench.sequencer.create_topic(CreateTopic("wide", 20, {}))
         assert (await Watcher(bench).call(*range(20))).is_reset
         await Watcher(bench, 2).call()
         assert bench.sequencer._view.subscriptions.count == 0  # type: ignore[attr-defined]
         assert not bench.sequencer._view.subscriptions._watching  # type: ignore[attr-defined]
 
-    run(memory, scenario, SequencerSettings(max_subscriber_bytes=1024))
 
-
-def test_an_answer_is_bounded_and_does_not_claim_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_is_bounded_and_does_not_claim_what_it_leaves_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(subscriptions, "MAX_ANSWER_RUNS", 2)
 
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench(memory) as bench:
         watcher = Watcher(bench)
         start = (await watcher.call(0, 1)).commit_number
         for partition in (0, 1, 0):
@@ -288,15 +264,13 @@ def test_an_answer_is_bounded_and_does_not_claim_what_it_leaves_out(monkeypatch:
         second = await watcher.call()
         assert ([each.partition for each in second.changes], second.commit_number) == ([0], start + 3)
 
-    run(memory, scenario)
 
-
-def test_a_commit_is_queued_in_turns_once_for_each_also_for_who_begins_meanwhile(
+async def test_a_commit_is_queued_in_turns_once_for_each_also_for_who_begins_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(view, "QUEUED_IN_A_TURN", 1)
 
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench(memory) as bench:
         bench.topic = await bench.sequencer.create_topic(CreateTopic("wide", 10, {}))
         early, late = Watcher(bench), Watcher(bench, 2)
         begun = (await early.call(*range(10))).commit_number
@@ -327,11 +301,9 @@ def test_a_commit_is_queued_in_turns_once_for_each_also_for_who_begins_meanwhile
             "what began before the commit, and after it"
         )
 
-    run(memory, scenario)
 
-
-def test_a_refused_swap_reports_the_offset_below_which_runs_have_changed() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_refused_swap_reports_the_offset_below_which_runs_have_changed() -> None:
+    async with opened_bench(memory) as bench:
         swap = await prepare_swap(bench)
         watcher = Watcher(bench)
         await watcher.call(0)
@@ -339,11 +311,9 @@ def test_a_refused_swap_reports_the_offset_below_which_runs_have_changed() -> No
         (change,) = (await watcher.call()).changes
         assert (change.replaced_below, change.runs, change.high_watermark) == (6, [], 6)
 
-    run(memory, scenario)
 
-
-def test_deleted_records_and_deleted_topics_are_reported() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_deleted_records_and_deleted_topics_are_reported() -> None:
+    async with opened_bench(memory) as bench:
         await bench.commit(batch(5))
         watcher = Watcher(bench)
         await watcher.call(0)
@@ -358,11 +328,9 @@ def test_deleted_records_and_deleted_topics_are_reported() -> None:
         (unknown,) = (await watcher.call(1)).changes
         assert unknown.is_gone
 
-    run(memory, scenario)
 
-
-def test_an_aborted_transaction_is_reported_with_its_marker() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_an_aborted_transaction_is_reported_with_its_marker() -> None:
+    async with opened_bench(memory) as bench:
         granted = await bench.sequencer.init_producer(InitProducer(-1, -1, "tx", 60_000))
         watcher = Watcher(bench)
         await watcher.call(0)
@@ -379,13 +347,13 @@ def test_an_aborted_transaction_is_reported_with_its_marker() -> None:
         assert (aborted.high_watermark, aborted.last_stable_offset) == (3, 3)
         assert [(each.first_offset, each.last_offset) for each in aborted.aborted] == [(0, 2)]
 
-    run(memory, scenario)
 
-
-def test_partitions_with_open_transactions_do_not_exceed_the_limit_of_a_subscriber_that_begins() -> None:
+async def test_partitions_with_open_transactions_do_not_exceed_the_limit_of_a_subscriber_that_begins() -> (
+    None
+):
     """It would begin again, with the same partitions, and never get their windows."""
 
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench(memory, SequencerSettings(max_subscriber_bytes=16_000)) as bench:
         bench.topic = await bench.sequencer.create_topic(CreateTopic("wide", 8, {}))
         granted = await bench.sequencer.init_producer(InitProducer(-1, -1, "tx", 60_000))
         producer = (granted.producer_id, granted.producer_epoch)
@@ -405,11 +373,9 @@ def test_partitions_with_open_transactions_do_not_exceed_the_limit_of_a_subscrib
         )
         assert [spans(each) for each in (await watcher.call()).changes] == [(7, 11, [(10, 11)])]
 
-    run(memory, scenario, SequencerSettings(max_subscriber_bytes=16_000))
 
-
-def test_limits_are_kept() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_limits_are_kept() -> None:
+    async with opened_bench(memory, SequencerSettings(max_watched_partitions=1, max_feed_waiters=1)) as bench:
         watcher = Watcher(bench)
         changes = (await watcher.call(0, 1)).changes
         assert [(each.partition, each.is_gone) for each in changes] == [(0, False), (1, True)]
@@ -419,20 +385,16 @@ def test_limits_are_kept() -> None:
             await watcher.call(*range(bounds.MAX_PAGE + 1))
         assert (await watcher.call(0)).is_reset
 
-    run(memory, scenario, SequencerSettings(max_watched_partitions=1, max_feed_waiters=1))
 
-
-def test_the_more_subscribers_there_are_the_longer_each_is_asked_to_pause() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_the_more_subscribers_there_are_the_longer_each_is_asked_to_pause() -> None:
+    async with opened_bench(memory, SequencerSettings(max_watch_calls_per_second=10)) as bench:
         watchers = [Watcher(bench, number) for number in range(1, 5)]
         assert [(await each.call(0)).pause_ms for each in watchers] == [100, 200, 300, 400]
         assert (await watchers[0].call()).pause_ms == 400
 
-    run(memory, scenario, SequencerSettings(max_watch_calls_per_second=10))
 
-
-def test_a_newer_call_ends_the_wait_of_an_older_one() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_newer_call_ends_the_wait_of_an_older_one() -> None:
+    async with opened_bench(memory) as bench:
         watcher = Watcher(bench)
         await watcher.call(0)
         older = asyncio.ensure_future(watcher.call(wait_ms=4_000))
@@ -442,5 +404,3 @@ def test_a_newer_call_ends_the_wait_of_an_older_one() -> None:
         assert older.done() and not newer.done()
         await bench.commit(batch(1))
         assert len((await newer).changes) == 1
-
-    run(memory, scenario)

@@ -337,20 +337,6 @@ async def agent_bench(
         await bench.close()
 
 
-def run(
-    scenario: Callable[[AgentBench], Awaitable[None]],
-    sequencer_settings: SequencerSettings | None = None,
-    **settings: Any,
-) -> None:
-    """Run a scenario on a fresh bench, on a loop of its own."""
-
-    async def whole() -> None:
-        async with agent_bench(sequencer_settings, **settings) as bench:
-            await scenario(bench)
-
-    asyncio.run(whole())
-
-
 def codes(rows: Sequence[Any]) -> list[int]:
     return [row.error_code for row in rows]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -149,18 +149,6 @@ async def opened_bench(factory: Factory, settings: SequencerSettings = SETTINGS)
         bench = Bench(opened)
         await bench.prepare()
         yield bench
-
-
-def run(
-    factory: Factory, scenario: Callable[[Bench], Awaitable[None]], settings: SequencerSettings = SETTINGS
-) -> None:
-    """Run a scenario on such a bench, on a loop of its own."""
-
-    async def whole() -> None:
-        async with opened_bench(factory, settings) as bench:
-            await scenario(bench)
-
-    asyncio.run(whole())
 
 
 async def settle() -> None:

@@ -71,20 +71,20 @@ class HeldTooLong(AssertionError):
     """A pass of the loop took more CPU time than it may."""
 
 
-def least_of_three(test: Callable[P, None]) -> Callable[P, None]:
+def least_of_three(test: Callable[P, Awaitable[None]]) -> Callable[P, Awaitable[None]]:
     """Run the test again if a pass took too long, up to three times in all.
 
     Other load on the machine raises CPU time too; the cost of a pass is the lowest measured.
     """
 
     @functools.wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+    async def run(*args: P.args, **kwargs: P.kwargs) -> None:
         for _ in range(2):
             try:
-                return test(*args, **kwargs)
+                return await test(*args, **kwargs)
             except HeldTooLong:
                 gc.collect()
-        return test(*args, **kwargs)
+        return await test(*args, **kwargs)
 
     return run
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,7 +189,8 @@ async def wired_agent(
     with capture_logs() as logs:
         await agent.start()
         try:
-            yield WiredAgent(agent, sequencer, rows, store, inner, clock, logs)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                yield WiredAgent(agent, sequencer, rows, store, inner, clock, logs)
         finally:
             rows.is_away = False
             store.outage.end()
@@ -197,13 +198,3 @@ async def wired_agent(
             await sequencer.close()
             await sql.close()
             await store.close()
-
-
-def run_wired(scenario: Callable[[WiredAgent], Awaitable[None]], folder: Path, **more: Any) -> None:
-    """Run a scenario against a fresh agent."""
-
-    async def whole() -> None:
-        async with asyncio.timeout(PATIENCE_SECONDS), wired_agent(folder, **more) as wired:
-            await scenario(wired)
-
-    asyncio.run(whole())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
@@ -74,21 +75,17 @@ class Served:
         )
 
 
-def run_served(
-    scenario: Callable[[Served], Awaitable[None]], bounds: HttpBounds, tls: Tls | None = None
-) -> None:
-    async def whole() -> None:
-        clock, pages = ManualClock(), BrokenPages()
-        pages.updates = 1
-        http = HttpServer(pages, clock, bounds=bounds)
-        await http.start("127.0.0.1", 0, tls)
-        try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await scenario(Served(http, pages, clock))
-        finally:
-            await http.close()
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def http_server(bounds: HttpBounds, tls: Tls | None = None) -> AsyncIterator[Served]:
+    clock, pages = ManualClock(), BrokenPages()
+    pages.updates = 1
+    http = HttpServer(pages, clock, bounds=bounds)
+    await http.start("127.0.0.1", 0, tls)
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            yield Served(http, pages, clock)
+    finally:
+        await http.close()
 
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -102,8 +99,14 @@ async def ends(reader: asyncio.StreamReader) -> bool:
         return True
 
 
-def test_connections_of_one_address_are_bounded_and_open_ones_stay() -> None:
-    async def scenario(served: Served) -> None:
+async def test_connections_of_one_address_are_bounded_and_open_ones_stay() -> None:
+    async def ends_or_answers(reader: asyncio.StreamReader) -> bool:
+        try:
+            return await reader.read(1) == b""
+        except ConnectionResetError:
+            return True
+
+    async with http_server(HttpBounds(max_connections_per_address=1)) as served:
         first, writer = await served.connect(HEALTH)
         assert (await first.readuntil(b"}")).startswith(b"HTTP/1.1 200")
         second, _ = await served.connect(HEALTH)
@@ -117,27 +120,17 @@ def test_connections_of_one_address_are_bounded_and_open_ones_stay() -> None:
             if not await ends_or_answers(third):
                 break
 
-    async def ends_or_answers(reader: asyncio.StreamReader) -> bool:
-        try:
-            return await reader.read(1) == b""
-        except ConnectionResetError:
-            return True
 
-    run_served(scenario, HttpBounds(max_connections_per_address=1))
-
-
-def test_connections_of_one_address_are_bounded_before_their_tls_handshake(tmp_path: Path) -> None:
+async def test_connections_of_one_address_are_bounded_before_their_tls_handshake(tmp_path: Path) -> None:
     files = Authority.make().files(tmp_path, "127.0.0.1")
     tls = Tls("http", TlsFiles(files.certificate, files.key))
 
-    async def scenario(served: Served) -> None:
+    async with http_server(HttpBounds(max_connections_per_address=1), tls) as served:
         silent, _ = await served.connect()
         assert await ends((await served.connect())[0])
         assert served.closed("max_connections_per_address") == 1
         await served.http.close()
         assert await ends(silent)
-
-    run_served(scenario, HttpBounds(max_connections_per_address=1), tls)
 
 
 def test_connections_of_one_ipv6_64_are_bounded_together() -> None:
@@ -155,8 +148,8 @@ def test_connections_of_one_ipv6_64_are_bounded_together() -> None:
     assert connections.opened(second) is None
 
 
-def test_a_head_that_does_not_end_closes_its_connection() -> None:
-    async def scenario(served: Served) -> None:
+async def test_a_head_that_does_not_end_closes_its_connection() -> None:
+    async with http_server(HttpBounds(head_seconds=10.0)) as served:
         for sent in (b"", b"GET /healthz HT"):
             reader, _ = await served.connect(sent)
             ended = asyncio.ensure_future(ends(reader))
@@ -166,20 +159,16 @@ def test_a_head_that_does_not_end_closes_its_connection() -> None:
             assert await ended
         assert served.closed("slow head") == 2
 
-    run_served(scenario, HttpBounds(head_seconds=10.0))
 
-
-def test_a_large_head_closes_its_connection() -> None:
-    async def scenario(served: Served) -> None:
+async def test_a_large_head_closes_its_connection() -> None:
+    async with http_server(HttpBounds(head_bytes=4_096)) as served:
         reader, _ = await served.connect(b"GET /healthz HTTP/1.1\r\n" + b"a: b\r\n" * 1_000)
         assert await ends(reader)
         assert served.closed("large head") == 1
 
-    run_served(scenario, HttpBounds(head_bytes=4_096))
 
-
-def test_an_idle_connection_is_closed() -> None:
-    async def scenario(served: Served) -> None:
+async def test_an_idle_connection_is_closed() -> None:
+    async with http_server(HttpBounds(idle_seconds=60.0)) as served:
         reader, _ = await served.connect(HEALTH)
         await reader.readuntil(b"}")
         ended = asyncio.ensure_future(ends(reader))
@@ -187,5 +176,3 @@ def test_an_idle_connection_is_closed() -> None:
             await asyncio.sleep(0)
             served.clock.advance(5.0)
         assert await ended and served.closed("idle") == 1
-
-    run_served(scenario, HttpBounds(idle_seconds=60.0))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -307,22 +308,21 @@ async def _echo(asked: list[int], body: memoryview) -> tuple[bytes, Sequence[Buf
     return encode_body(number + 1), [b"t" * 10]
 
 
-def meddled(meddle: Meddle, use: Callable[[RpcClient, list[int]], Awaitable[None]]) -> None:
-    async def run() -> None:
-        asked: list[int] = []
-        clock, entropy = SystemClock(), SeededEntropy(3)
-        security = RpcSecurity((SECRET,))
-        server = RpcServer(
-            lambda method, body: _echo(asked, body), clock=clock, entropy=entropy, security=security
-        )
-        client = RpcClient(MeddledLink(server, meddle), clock=clock, entropy=entropy, security=security)
-        try:
-            await use(client, asked)
-        finally:
-            await client.close()
-            await server.close(grace_s=0)
-
-    asyncio.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
+@asynccontextmanager
+async def meddled(meddle: Meddle) -> AsyncIterator[tuple[RpcClient, list[int]]]:
+    asked: list[int] = []
+    clock, entropy = SystemClock(), SeededEntropy(3)
+    security = RpcSecurity((SECRET,))
+    server = RpcServer(
+        lambda method, body: _echo(asked, body), clock=clock, entropy=entropy, security=security
+    )
+    client = RpcClient(MeddledLink(server, meddle), clock=clock, entropy=entropy, security=security)
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            yield client, asked
+    finally:
+        await client.close()
+        await server.close(grace_s=0)
 
 
 def flip(data: bytes) -> bytes:
@@ -330,15 +330,7 @@ def flip(data: bytes) -> bytes:
     return data[: -MAC_BYTES - 1] + bytes([data[-MAC_BYTES - 1] ^ 1]) + data[-MAC_BYTES:]
 
 
-def test_a_request_that_was_changed_ends_the_connection_and_is_not_carried_out() -> None:
-    async def use(client: RpcClient, asked: list[int]) -> None:
-        answer, tail = await client.call("add", 1, int, 5)
-        assert (answer, tail) == (2, b"t" * 10)
-        with pytest.raises(LinkDown):
-            await client.call("add", 2, int, 5)
-        assert asked == [1]
-        assert (await client.call("add", 3, int, 5))[0] == 4
-
+async def test_a_request_that_was_changed_ends_the_connection_and_is_not_carried_out() -> None:
     changed: list[int] = []
 
     def meddle(is_client: bool, number: int, data: bytes) -> list[bytes]:
@@ -347,51 +339,55 @@ def test_a_request_that_was_changed_ends_the_connection_and_is_not_carried_out()
             return [flip(data)]
         return [data]
 
-    meddled(meddle, use)
+    async with meddled(meddle) as (client, asked):
+        answer, tail = await client.call("add", 1, int, 5)
+        assert (answer, tail) == (2, b"t" * 10)
+        with pytest.raises(LinkDown):
+            await client.call("add", 2, int, 5)
+        assert asked == [1]
+        assert (await client.call("add", 3, int, 5))[0] == 4
 
 
-def test_an_answer_that_was_changed_is_not_believed() -> None:
-    async def use(client: RpcClient, asked: list[int]) -> None:
+async def test_an_answer_that_was_changed_is_not_believed() -> None:
+    async with meddled(
+        lambda is_client, number, data: [flip(data) if (is_client, number) == (False, 2) else data]
+    ) as (client, asked):
         with pytest.raises(LinkDown, match="does not carry the MAC"):
             await client.call("add", 1, int, 5)
         assert asked == [1]
 
-    meddled(lambda is_client, number, data: [flip(data) if (is_client, number) == (False, 2) else data], use)
 
-
-def test_a_request_that_was_repeated_is_carried_out_once_and_ends_the_connection() -> None:
-    async def use(client: RpcClient, asked: list[int]) -> None:
+async def test_a_request_that_was_repeated_is_carried_out_once_and_ends_the_connection() -> None:
+    async with meddled(
+        lambda is_client, number, data: [data] * (2 if (is_client, number) == (True, 2) else 1)
+    ) as (client, asked):
         with pytest.raises(LinkDown):
             await client.call("add", 1, int, 5)
         assert asked == [1]
 
-    meddled(lambda is_client, number, data: [data] * (2 if (is_client, number) == (True, 2) else 1), use)
 
-
-def test_a_request_behind_one_that_was_left_out_ends_the_connection() -> None:
-    async def use(client: RpcClient, asked: list[int]) -> None:
+async def test_a_request_behind_one_that_was_left_out_ends_the_connection() -> None:
+    async with meddled(
+        lambda is_client, number, data: [] if (is_client, number) == (True, 2) else [data]
+    ) as (client, asked):
         with pytest.raises(CallTimedOut):
             await client.call("add", 1, int, 0.05)
         with pytest.raises(LinkDown):
             await client.call("add", 2, int, 5)
         assert asked == []
 
-    meddled(lambda is_client, number, data: [] if (is_client, number) == (True, 2) else [data], use)
 
-
-def test_an_acceptance_by_a_peer_without_the_secret_is_refused() -> None:
-    async def use(client: RpcClient, asked: list[int]) -> None:
-        with pytest.raises(LinkDown):
-            await client.call("add", 1, int, 5)
-        assert asked == []
-
+async def test_an_acceptance_by_a_peer_without_the_secret_is_refused() -> None:
     def meddle(is_client: bool, number: int, data: bytes) -> list[bytes]:
         if is_client or number != 1:
             return [data]
         bare = b"".join(encode_frame(Header(1, 1, "", 1), encode_body([])))
         return [bare[LENGTH.size :]]
 
-    meddled(meddle, use)
+    async with meddled(meddle) as (client, asked):
+        with pytest.raises(LinkDown):
+            await client.call("add", 1, int, 5)
+        assert asked == []
 
 
 def test_an_open_server_and_its_clients_send_no_macs() -> None:

@@ -3,7 +3,6 @@ throttled store gets a bounded number of requests."""
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import subprocess
 import sys
@@ -58,7 +57,7 @@ def test_a_process_that_hangs_on_shutdown_is_ended_with_its_stacks_logged() -> N
         process.communicate()
 
 
-def test_a_sequencer_with_another_store_than_its_database_does_not_start(tmp_path: Path) -> None:
+async def test_a_sequencer_with_another_store_than_its_database_does_not_start(tmp_path: Path) -> None:
     database, runtime = f"sqlite:///{tmp_path / 'rows.db'}", Runtime(SystemClock(), SystemEntropy())
 
     async def keys_after_a_start(folder: str) -> list[str]:
@@ -73,23 +72,20 @@ def test_a_sequencer_with_another_store_than_its_database_does_not_start(tmp_pat
         await store.close()
         return keys
 
-    async def scenario() -> None:
-        assert await keys_after_a_start("own") != []
-        rows = SqlRowStore(database, clock=runtime.clock, entropy=runtime.entropy)
-        await rows.open()
-        epoch = await rows.take_committer_lease("test", "", 1000)
-        assert epoch is not None
-        await rows.write(changes(object_row(1)), epoch)
-        await rows.release_committer_lease(epoch)
-        await rows.close()
-        assert await keys_after_a_start("another") == []
-        assert await keys_after_a_start("own") != []
-
-    asyncio.run(scenario())
+    assert await keys_after_a_start("own") != []
+    rows = SqlRowStore(database, clock=runtime.clock, entropy=runtime.entropy)
+    await rows.open()
+    epoch = await rows.take_committer_lease("test", "", 1000)
+    assert epoch is not None
+    await rows.write(changes(object_row(1)), epoch)
+    await rows.release_committer_lease(epoch)
+    await rows.close()
+    assert await keys_after_a_start("another") == []
+    assert await keys_after_a_start("own") != []
 
 
 @pytest.mark.parametrize("backend", ["obstore", "aioboto3"])
-def test_a_throttled_request_is_sent_as_often_as_the_hedged_store_says(
+async def test_a_throttled_request_is_sent_as_often_as_the_hedged_store_says(
     backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in ENVIRON.items():
@@ -97,20 +93,17 @@ def test_a_throttled_request_is_sent_as_often_as_the_hedged_store_says(
     runtime = Runtime(SystemClock(), SystemEntropy())
     body = b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>reduce your request rate</Message></Error>"
 
-    async def scenario() -> None:
-        async with (
-            server_that_answers(answer("503 Slow Down", body)) as (url, heads),
-            opened_store(f"{url}&backend={backend}", runtime, StoreMetrics(CollectorRegistry())) as store,
-        ):
-            calls = (
-                store.put("a/b", [b"x"]),
-                store.get("a/b"),
-                store.get_range("a/b", 0, 5),
-                store.head("a/b"),
-            )
-            for count, call in enumerate(calls, 1):
-                with pytest.raises(StoreUnavailable):
-                    await call
-                assert len(heads) <= count * PUT_POLICY.attempts
-
-    asyncio.run(scenario())
+    async with (
+        server_that_answers(answer("503 Slow Down", body)) as (url, heads),
+        opened_store(f"{url}&backend={backend}", runtime, StoreMetrics(CollectorRegistry())) as store,
+    ):
+        calls = (
+            store.put("a/b", [b"x"]),
+            store.get("a/b"),
+            store.get_range("a/b", 0, 5),
+            store.head("a/b"),
+        )
+        for count, call in enumerate(calls, 1):
+            with pytest.raises(StoreUnavailable):
+                await call
+            assert len(heads) <= count * PUT_POLICY.attempts

@@ -34,7 +34,7 @@ from tailrace.kafka.messages.incremental_alter_configs import (
 from tailrace.kafka.messages.push_telemetry import PushTelemetryRequest
 from tests.support.agents import AgentBench, agent_bench
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.wire import WiredAgent, run_wired
+from tests.support.wire import WiredAgent, wired_agent
 
 CLIENT_METRICS = 16
 OURS = UUID(int=7)
@@ -238,8 +238,14 @@ async def test_a_push_is_taken_if_it_is_what_was_asked_for() -> None:
         assert await push(b"junk", compression_type=4, terminating=True) == ErrorCode.INVALID_RECORD
 
 
-def test_librdkafka_pushes_what_is_subscribed_to(tmp_path: Path) -> None:
-    async def scenario(wired: WiredAgent) -> None:
+async def test_librdkafka_pushes_what_is_subscribed_to(tmp_path: Path) -> None:
+    def shown(wired: WiredAgent) -> list[Any]:
+        families = wired.agent.telemetry.registry.collect()
+        return [
+            each for family in families if family.name == "tailrace_client_metric" for each in family.samples
+        ]
+
+    async with wired_agent(tmp_path) as wired:
         await wired.topic("t")
         kafka = await wired.client()
         configs = [AlterableConfig("metrics", 0, "*"), AlterableConfig("interval.ms", 0, "200")]
@@ -267,11 +273,3 @@ def test_librdkafka_pushes_what_is_subscribed_to(tmp_path: Path) -> None:
             "librdkafka",
         }
         assert any(each.labels["metric"].startswith("org.apache.kafka.producer.") for each in found)
-
-    def shown(wired: WiredAgent) -> list[Any]:
-        families = wired.agent.telemetry.registry.collect()
-        return [
-            each for family in families if family.name == "tailrace_client_metric" for each in family.samples
-        ]
-
-    run_wired(scenario, tmp_path)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import weakref
 from array import array
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from agent.fetch.fetch_memory import LEAST_BYTES, FetchGrant, FetchMemory
 from agent.memory_budget import Grant
@@ -16,17 +17,15 @@ from tests.support.patience import PATIENCE_SECONDS
 MIB = 1 << 20
 
 
-def run(scenario: Callable[[FetchMemory, ManualClock], Awaitable[None]], limit: int = 256 * MIB) -> None:
-    async def whole() -> None:
-        clock = ManualClock()
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await scenario(FetchMemory(limit, clock), clock)
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def fetch_memory(limit: int = 256 * MIB) -> AsyncIterator[tuple[FetchMemory, ManualClock]]:
+    clock = ManualClock()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        yield FetchMemory(limit, clock), clock
 
 
-def test_many_that_take_all_they_can_leave_room_for_the_tail_and_never_pass_the_limit() -> None:
-    async def scenario(memory: FetchMemory, clock: ManualClock) -> None:
+async def test_many_that_take_all_they_can_leave_room_for_the_tail_and_never_pass_the_limit() -> None:
+    async with fetch_memory() as (memory, _):
         granted: list[Grant] = []
         while (grant := memory.try_grant(64 * MIB)) is not None:
             granted.append(grant)
@@ -47,11 +46,9 @@ def test_many_that_take_all_they_can_leave_room_for_the_tail_and_never_pass_the_
         last.release()
         assert memory.used == 0
 
-    run(scenario)
 
-
-def test_the_bytes_read_count_and_not_the_bytes_granted() -> None:
-    async def scenario(memory: FetchMemory, clock: ManualClock) -> None:
+async def test_the_bytes_read_count_and_not_the_bytes_granted() -> None:
+    async with fetch_memory() as (memory, _):
         grant = memory.try_grant(50 * MIB)
         assert grant is not None
         grant.resize(1000)
@@ -61,11 +58,9 @@ def test_the_bytes_read_count_and_not_the_bytes_granted() -> None:
         grant.release()
         assert memory.used == 0
 
-    run(scenario)
 
-
-def test_many_slow_consumers_stay_within_the_limit_and_are_served_in_order_of_arrival() -> None:
-    async def scenario(memory: FetchMemory, clock: ManualClock) -> None:
+async def test_many_slow_consumers_stay_within_the_limit_and_are_served_in_order_of_arrival() -> None:
+    async with fetch_memory(limit=8 * MIB) as (memory, _):
         served: list[int] = []
         released = asyncio.Event()
 
@@ -84,11 +79,9 @@ def test_many_slow_consumers_stay_within_the_limit_and_are_served_in_order_of_ar
         assert served == list(range(1_000))
         assert memory.used == 0 and not memory.is_contended
 
-    run(scenario, limit=8 * MIB)
 
-
-def test_a_caller_that_waits_too_long_gets_nothing_and_blocks_no_other() -> None:
-    async def scenario(memory: FetchMemory, clock: ManualClock) -> None:
+async def test_a_caller_that_waits_too_long_gets_nothing_and_blocks_no_other() -> None:
+    async with fetch_memory(limit=8 * MIB) as (memory, clock):
         first = memory.try_grant(5 * MIB, 5 * MIB)
         assert first is not None
         large = asyncio.create_task(memory.grant(6 * MIB, 5, 6 * MIB))
@@ -103,11 +96,9 @@ def test_a_caller_that_waits_too_long_gets_nothing_and_blocks_no_other() -> None
         first.release()
         assert memory.used == 0
 
-    run(scenario, limit=8 * MIB)
 
-
-def test_a_first_batch_is_granted_whole_and_one_above_the_limit_alone() -> None:
-    async def scenario(memory: FetchMemory, clock: ManualClock) -> None:
+async def test_a_first_batch_is_granted_whole_and_one_above_the_limit_alone() -> None:
+    async with fetch_memory(limit=8 * MIB) as (memory, _):
         grant = memory.try_grant(1, 3 * MIB)
         assert grant is not None and grant.bytes == 3 * MIB
         grant.release()
@@ -120,11 +111,9 @@ def test_a_first_batch_is_granted_whole_and_one_above_the_limit_alone() -> None:
         grant.release()
         assert memory.used == 0
 
-    run(scenario, limit=8 * MIB)
 
-
-def test_a_cancelled_wait_keeps_nothing() -> None:
-    async def scenario(memory: FetchMemory, clock: ManualClock) -> None:
+async def test_a_cancelled_wait_keeps_nothing() -> None:
+    async with fetch_memory(limit=8 * MIB) as (memory, _):
         first = memory.try_grant(6 * MIB, 6 * MIB)
         assert first is not None
         waiting = asyncio.create_task(memory.grant(MIB, 60))
@@ -134,11 +123,9 @@ def test_a_cancelled_wait_keeps_nothing() -> None:
         await asyncio.gather(waiting, return_exceptions=True)
         assert memory.used == 0 and not memory.is_contended
 
-    run(scenario, limit=8 * MIB)
 
-
-def test_a_buffer_is_kept_once_by_however_many_answers_and_none_beyond_the_limit() -> None:
-    async def scenario(memory: FetchMemory, clock: ManualClock) -> None:
+async def test_a_buffer_is_kept_once_by_however_many_answers_and_none_beyond_the_limit() -> None:
+    async with fetch_memory(4 * MIB) as (memory, _):
         chunks = [bytes([number]) * MIB for number in range(5)]
 
         def answered(chunk: bytes, *starts: int) -> tuple[FetchGrant, list[int]]:
@@ -160,13 +147,11 @@ def test_a_buffer_is_kept_once_by_however_many_answers_and_none_beyond_the_limit
         late.release()
         assert answered(chunks[4], 0)[1] == []
 
-    run(scenario, 4 * MIB)
 
-
-def test_a_buffer_is_kept_until_the_answer_has_left_even_if_no_part_of_it_is_sent() -> None:
+async def test_a_buffer_is_kept_until_the_answer_has_left_even_if_no_part_of_it_is_sent() -> None:
     """A buffer that goes earlier leaves its id to another, which would not be counted, or given back for it."""
 
-    async def scenario(memory: FetchMemory, clock: ManualClock) -> None:
+    async with fetch_memory() as (memory, _):
         grant, buffer = memory.try_grant(1_000), array("b", bytes(MIB))
         assert grant is not None
         held = weakref.ref(buffer)
@@ -176,14 +161,10 @@ def test_a_buffer_is_kept_until_the_answer_has_left_even_if_no_part_of_it_is_sen
         grant.release()
         assert memory.pinned == 0 and held() is None
 
-    run(scenario)
 
-
-def test_views_of_most_of_their_buffer_and_bytes_of_the_answers_own_keep_nothing_beside_it() -> None:
-    async def scenario(memory: FetchMemory, clock: ManualClock) -> None:
+async def test_views_of_most_of_their_buffer_and_bytes_of_the_answers_own_keep_nothing_beside_it() -> None:
+    async with fetch_memory() as (memory, _):
         grant, own = memory.try_grant(1_000), bytes(100)
         assert grant is not None
         whole = memoryview(bytearray(MIB))[: MIB * 3 // 4]
         assert grant.pin([whole, own]) == [] and memory.pinned == 0
-
-    run(scenario)

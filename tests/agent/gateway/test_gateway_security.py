@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tailrace.security.acls import OPERATIONS, Acl, Operation, PatternType, Perm
 from tailrace.security.tls import Tls
 from tests.agent.gateway.serving import Served, run_served, served
 from tests.agent.gateway.test_gateway_hostile import sent
-from tests.agent.security.secured import PASSWORD, Secured, run_secured
+from tests.agent.security.secured import PASSWORD, Secured, secured_agent
 from tests.agent.security.test_oauthbearer import KEY, OTHER, jwks, settings, token
 from tests.support.certificates import Authority
 from tests.support.wire import wired_agent
@@ -93,14 +94,13 @@ def acl(user: str, kind: ResourceType, operation: Operation, permission: Permiss
     return Acl(kind, name, PatternType.LITERAL, f"User:{user}", "*", operation, permission)
 
 
-def run_behind_logins(
-    scenario: Callable[[Secured, Served], Awaitable[None]], folder: Path, **security: Any
-) -> None:
-    async def secured(there: Secured) -> None:
-        async with served(there.wired, heartbeat_ms=100) as gateway:
-            await scenario(there, gateway)
-
-    run_secured(secured, folder, "SASL_PLAINTEXT", **security)
+@asynccontextmanager
+async def behind_logins(folder: Path, **security: Any) -> AsyncIterator[tuple[Secured, Served]]:
+    async with (
+        secured_agent(folder, "SASL_PLAINTEXT", **security) as secured,
+        served(secured.wired, heartbeat_ms=100) as gateway,
+    ):
+        yield secured, gateway
 
 
 async def told(there: Served, method: str, path: str, body: object, **more: Any) -> tuple[int, Any]:
@@ -128,8 +128,8 @@ def is_refused(status: int, body: Any) -> bool:
     return status == 200 and is_listing and not body["data"]
 
 
-def test_every_route_is_refused_to_who_lacks_what_it_needs_and_to_nobody_else(tmp_path: Path) -> None:
-    async def scenario(there: Secured, gateway: Served) -> None:
+async def test_every_route_is_refused_to_who_lacks_what_it_needs_and_to_nobody_else(tmp_path: Path) -> None:
+    async with behind_logins(tmp_path) as (there, gateway):
         users = {operation.name.lower(): operation for operation in LACKED}
         acls = []
         for user, operation in users.items():
@@ -155,16 +155,16 @@ def test_every_route_is_refused_to_who_lacks_what_it_needs_and_to_nobody_else(tm
                     wrong.append((method, route, user, status, said))
         assert wrong == []
 
-    run_behind_logins(scenario, tmp_path)
-
 
 def test_the_table_has_every_route() -> None:
     assert len(NEEDS) == len(ROUTES)
     assert sorted(method for method, _ in NEEDS) == sorted(route.method for route in ROUTES)
 
 
-def test_a_client_without_permissions_cannot_tell_existing_from_missing_resources(tmp_path: Path) -> None:
-    async def scenario(there: Secured, gateway: Served) -> None:
+async def test_a_client_without_permissions_cannot_tell_existing_from_missing_resources(
+    tmp_path: Path,
+) -> None:
+    async with behind_logins(tmp_path, max_failed_logins_per_minute=0) as (there, gateway):
         await there.add_user("nobody")
         made = await there.wired.topic("there")
         position = OffsetPosition(made.topic_id, 0, 0, -1, "")
@@ -183,8 +183,6 @@ def test_a_client_without_permissions_cannot_tell_existing_from_missing_resource
             assert texts[0] == texts[1] and is_refused(*said[0]), (method, path, said)
         assert there.wired.told("refused"), "the audit log has them"
 
-    run_behind_logins(scenario, tmp_path, max_failed_logins_per_minute=0)
-
 
 def mechanisms(there: Secured) -> set[str]:
     """Those with failed logins."""
@@ -194,10 +192,14 @@ def mechanisms(there: Secured) -> set[str]:
     return {each.labels["mechanism"] for each in family.samples if each.labels["result"] == "failure"}
 
 
-def test_nobody_is_served_without_a_login(tmp_path: Path) -> None:
+async def test_nobody_is_served_without_a_login(tmp_path: Path) -> None:
     jwks(tmp_path / "jwks.json", KEY)
 
-    async def scenario(there: Secured, gateway: Served) -> None:
+    options = dict(
+        settings(tmp_path / "jwks.json", super_users=("User:alice",), failed_authentication_delay_ms=0)
+    )
+
+    async with behind_logins(tmp_path, **options) as (there, gateway):
         await there.add_user("alice")
         for (method, _), (path, body, _needs) in NEEDS.items():
             refusal = await told(gateway, method, path.format(topic="t", group="g"), body)
@@ -232,38 +234,33 @@ def test_nobody_is_served_without_a_login(tmp_path: Path) -> None:
         async with gateway.session.get(url) as answer:
             assert answer.headers["WWW-Authenticate"].startswith("Basic ")
 
-    options = dict(
-        settings(tmp_path / "jwks.json", super_users=("User:alice",), failed_authentication_delay_ms=0)
-    )
-    run_behind_logins(scenario, tmp_path, **options)
-
 
 @pytest.mark.parametrize(
     "given", ["Basic é".encode(), b"Basic \xff", b"Bearer \xff", b"\xff \xff"], ids=lambda given: repr(given)
 )
-def test_a_login_that_is_no_text_is_refused_like_any_other(
+async def test_a_login_that_is_no_text_is_refused_like_any_other(
     tmp_path: Path, given: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     jwks(tmp_path / "jwks.json", KEY)
+    options = dict(settings(tmp_path / "jwks.json", failed_authentication_delay_ms=0))
 
-    async def scenario(there: Secured, gateway: Served) -> None:
+    async with behind_logins(tmp_path, **options) as (there, gateway):
         head = b"GET /v3/clusters HTTP/1.1\r\nHost: localhost\r\nAuthorization: " + given + b"\r\n\r\n"
         reader, _ = await sent(gateway, head)
         assert b" 401 " in await reader.readline()
         assert mechanisms(there), "it counts as a failed login"
-
-    run_behind_logins(
-        scenario, tmp_path, **dict(settings(tmp_path / "jwks.json", failed_authentication_delay_ms=0))
-    )
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-def test_failed_logins_of_an_address_end_no_login_that_it_has(
+async def test_failed_logins_of_an_address_end_no_login_that_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_login, "REMEMBERED_SECONDS", 0.0)
 
-    async def scenario(there: Secured, gateway: Served) -> None:
+    async with behind_logins(tmp_path, max_failed_logins_per_minute=3, failed_authentication_delay_ms=0) as (
+        there,
+        gateway,
+    ):
         for user in ("alice", "bob"):
             await there.add_user(user)
 
@@ -275,12 +272,13 @@ def test_failed_logins_of_an_address_end_no_login_that_it_has(
         assert await status("alice") == 200, "as a connection that is logged in stays"
         assert await status("bob") == 401
 
-    run_behind_logins(scenario, tmp_path, max_failed_logins_per_minute=3, failed_authentication_delay_ms=0)
 
+async def test_a_stream_ends_when_its_user_may_not_read_any_more_or_is_removed(tmp_path: Path) -> None:
 
-def test_a_stream_ends_when_its_user_may_not_read_any_more_or_is_removed(tmp_path: Path) -> None:
-
-    async def scenario(there: Secured, gateway: Served) -> None:
+    async with (
+        secured_agent(tmp_path, "SASL_PLAINTEXT") as there,
+        served(there.wired, heartbeat_ms=200) as gateway,
+    ):
         await there.add_user("alice")
         await there.wired.topic("t")
         mine = [acl("alice", ResourceType.TOPIC, Operation.READ, Permission.ALLOW)]
@@ -295,12 +293,6 @@ def test_a_stream_ends_when_its_user_may_not_read_any_more_or_is_removed(tmp_pat
             await there.wired.agent.catalog.refresh()
             rest = (await answer.content.read()).decode()
         assert 'event: end\ndata: {"error_code":40101,"message":"The login failed."}' in rest
-
-    async def quick(there: Secured) -> None:
-        async with served(there.wired, heartbeat_ms=200) as gateway:
-            await scenario(there, gateway)
-
-    run_secured(quick, tmp_path, "SASL_PLAINTEXT")
 
 
 def test_requests_that_any_web_page_could_make_a_browser_send_are_refused(tmp_path: Path) -> None:

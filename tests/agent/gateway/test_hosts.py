@@ -11,7 +11,7 @@ from agent.gateway.errors import HttpRefusal
 from agent.gateway.hosts import AllowedHosts
 from agent.gateway.settings import GatewaySettings
 from tests.agent.gateway.serving import Served, run_served, served
-from tests.agent.security.secured import Secured, run_secured
+from tests.agent.security.secured import secured_agent
 
 ALLOWED = (
     "127.0.0.1:8082", "127.0.0.1", "localhost:8082", "LOCALHOST", "localhost.", "web.localhost:1", "[::1]:8082",
@@ -83,11 +83,8 @@ def test_a_web_page_with_a_dns_name_of_its_own_gets_and_changes_nothing(tmp_path
     run_served(scenario, tmp_path)
 
 
-def test_a_gateway_with_logins_on_loopback_checks_the_name_first(tmp_path: Path) -> None:
-    async def scenario(there: Secured) -> None:
-        async with served(there.wired) as gateway:
-            status, _ = await gateway.ask("GET", "/topics", headers={"Host": "evil.example"})
-            assert status == 421
-            assert (await gateway.ask("GET", "/topics"))[0] == 401
-
-    run_secured(scenario, tmp_path, "SASL_PLAINTEXT")
+async def test_a_gateway_with_logins_on_loopback_checks_the_name_first(tmp_path: Path) -> None:
+    async with secured_agent(tmp_path, "SASL_PLAINTEXT") as there, served(there.wired) as gateway:
+        status, _ = await gateway.ask("GET", "/topics", headers={"Host": "evil.example"})
+        assert status == 421
+        assert (await gateway.ask("GET", "/topics"))[0] == 401

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -55,21 +56,19 @@ def request(name: str, instance: str | None = None, member_id: str = "") -> Join
     return JoinRequest(member_id, instance, "c", "/h", 30.0, 30.0, "consumer", [("range", b"t")], name, False)
 
 
-def run(scenario: Callable[[Bench], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        bench = Bench()
-        await bench.open()
-        try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await scenario(bench)
-        finally:
-            await bench.close()
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def opened_bench() -> AsyncIterator[Bench]:
+    bench = Bench()
+    await bench.open()
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            yield bench
+    finally:
+        await bench.close()
 
 
-def test_a_take_over_keeps_generation_and_assignment() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_take_over_keeps_generation_and_assignment() -> None:
+    async with opened_bench() as bench:
         answer = await bench.stable()
         with pytest.raises(GroupRefusal, match="NOT_COORDINATOR"):
             await bench.agents[1].heartbeat("g", "m", "i", answer.generation)
@@ -81,11 +80,9 @@ def test_a_take_over_keeps_generation_and_assignment() -> None:
         )
         assert synced.assignment == b"all"
 
-    run(scenario)
 
-
-def test_members_that_one_step_answers_are_answered_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_members_that_one_step_answers_are_answered_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened_bench() as bench:
         monkeypatch.setattr(coordinator, "ANSWERS_IN_A_TURN", 1)
         await bench.member(0, "a")
         joining = [asyncio.create_task(bench.member(0, name)) for name in ("b", "c")]
@@ -97,11 +94,9 @@ def test_members_that_one_step_answers_are_answered_in_turns(monkeypatch: pytest
         assert {1, 2, 3} <= set(answered)
         assert {each.result().generation for each in joining} == {2}
 
-    run(scenario)
 
-
-def test_members_of_a_group_that_is_lost_are_refused_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_members_of_a_group_that_is_lost_are_refused_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened_bench() as bench:
         monkeypatch.setattr(coordinator, "ANSWERS_IN_A_TURN", 1)
         await bench.member(0, "a")
         joining = [asyncio.create_task(bench.member(0, name)) for name in "bcd"]
@@ -115,13 +110,11 @@ def test_members_of_a_group_that_is_lost_are_refused_in_turns(monkeypatch: pytes
         assert {1, 2} <= set(answered)
         assert {(await each).code for each in joining} == {ErrorCode.NOT_COORDINATOR}
 
-    run(scenario)
 
-
-def test_an_assignment_is_made_in_turns_and_not_stored_if_the_group_is_lost_meanwhile(
+async def test_an_assignment_is_made_in_turns_and_not_stored_if_the_group_is_lost_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench() as bench:
         names = [f"t{number}" for number in range(10)]
         for name in names:
             await bench.sequencer.create_topic(CreateTopic(name, 2, {}))
@@ -141,13 +134,11 @@ def test_an_assignment_is_made_in_turns_and_not_stored_if_the_group_is_lost_mean
             await asked
         assert bench.stored() == before
 
-    run(scenario)
 
-
-def test_a_group_is_loaded_and_stored_in_turns_and_not_stored_if_it_is_lost_meanwhile(
+async def test_a_group_is_loaded_and_stored_in_turns_and_not_stored_if_it_is_lost_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench() as bench:
         names = [f"t{number}" for number in range(10)]
         for name in names:
             await bench.sequencer.create_topic(CreateTopic(name, 2, {}))
@@ -177,11 +168,11 @@ def test_a_group_is_loaded_and_stored_in_turns_and_not_stored_if_it_is_lost_mean
             await joined
         assert bench.stored() == before
 
-    run(scenario)
 
-
-def test_a_commit_is_taken_while_an_assignment_is_made_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_commit_is_taken_while_an_assignment_is_made_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with opened_bench() as bench:
         topic = await bench.sequencer.create_topic(CreateTopic("t", 100, {}))
         await bench.learn_topics()
         agent = bench.agents[0]
@@ -193,13 +184,11 @@ def test_a_commit_is_taken_while_an_assignment_is_made_in_turns(monkeypatch: pyt
         assert (await committed).errors == [PartitionError.NONE]
         assert (await joined).code is ErrorCode.NONE
 
-    run(scenario)
 
-
-def test_a_group_that_is_lost_while_a_classic_member_joins_it_leaves_no_bytes_counted(
+async def test_a_group_that_is_lost_while_a_classic_member_joins_it_leaves_no_bytes_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench() as bench:
         await bench.sequencer.create_topic(CreateTopic("events", 2, {}))
         await bench.learn_topics()
         agent = bench.agents[0]
@@ -214,11 +203,11 @@ def test_a_group_that_is_lost_while_a_classic_member_joins_it_leaves_no_bytes_co
             await asked
         assert agent.bytes.total == 0
 
-    run(scenario)
 
-
-def test_a_classic_client_that_replaces_the_last_static_member_of_the_new_protocol_is_answered() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_classic_client_that_replaces_the_last_static_member_of_the_new_protocol_is_answered() -> (
+    None
+):
+    async with opened_bench() as bench:
         await bench.sequencer.create_topic(CreateTopic("events", 2, {}))
         await bench.learn_topics()
         agent = bench.agents[0]
@@ -235,13 +224,11 @@ def test_a_classic_client_that_replaces_the_last_static_member_of_the_new_protoc
         again = await agent.join("g", replace(classic, member_id="second"))
         assert (again.leader, bench.stored().type) == ("second", CLASSIC_GROUP)
 
-    run(scenario)
 
-
-def test_waiting_members_are_refused_once_the_group_is_lost(
+async def test_waiting_members_are_refused_once_the_group_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench() as bench:
         monkeypatch.setattr(coordinator, "ANSWERS_IN_A_TURN", 1)
         await bench.member(0, "a")
         second, *_, last = [asyncio.create_task(bench.member(0, name)) for name in "bcdefgh"]
@@ -254,11 +241,9 @@ def test_waiting_members_are_refused_once_the_group_is_lost(
         assert (await second).code is ErrorCode.NONE
         assert (await last).code is ErrorCode.NOT_COORDINATOR
 
-    run(scenario)
 
-
-def test_a_consumer_group_continues_at_another_agent_where_it_was() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_consumer_group_continues_at_another_agent_where_it_was() -> None:
+    async with opened_bench() as bench:
         await bench.sequencer.create_topic(CreateTopic("t", 2, {}))
         await bench.learn_topics()
         told = await bench.agents[0].consumer_heartbeat("g", joining("m"))
@@ -269,11 +254,9 @@ def test_a_consumer_group_continues_at_another_agent_where_it_was() -> None:
 
         assert answer == ConsumerAnswer(ErrorCode.NONE, "m", told.epoch)
 
-    run(scenario)
 
-
-def test_a_heartbeat_that_changes_nothing_is_not_stored() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_heartbeat_that_changes_nothing_is_not_stored() -> None:
+    async with opened_bench() as bench:
         told = await bench.agents[0].consumer_heartbeat("g", joining("m"))
         bench.sequencer.save_group = None  # type: ignore[method-assign, assignment]
 
@@ -281,11 +264,9 @@ def test_a_heartbeat_that_changes_nothing_is_not_stored() -> None:
 
         assert answer.code is ErrorCode.NONE
 
-    run(scenario)
 
-
-def test_a_commit_of_a_consumer_is_fenced_by_the_groups_epoch() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_commit_of_a_consumer_is_fenced_by_the_groups_epoch() -> None:
+    async with opened_bench() as bench:
         topic = await bench.sequencer.create_topic(CreateTopic("t", 2, {}))
         await bench.learn_topics()
         first = await bench.agents[0].consumer_heartbeat("g", joining("m-1"))
@@ -296,11 +277,9 @@ def test_a_commit_of_a_consumer_is_fenced_by_the_groups_epoch() -> None:
 
         assert done.errors == [PartitionError.NONE]
 
-    run(scenario)
 
-
-def test_a_zombie_answers_nothing() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_zombie_answers_nothing() -> None:
+    async with opened_bench() as bench:
         answer = await bench.stable()
         await bench.advance(2, 1)
         assert await bench.agents[0].heartbeat("g", "m", "i", answer.generation) is ErrorCode.NONE
@@ -314,11 +293,9 @@ def test_a_zombie_answers_nothing() -> None:
             with pytest.raises(GroupRefusal, match="NOT_COORDINATOR"):
                 await each
 
-    run(scenario)
 
-
-def test_a_request_waits_for_a_renewal_that_comes_soon() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_request_waits_for_a_renewal_that_comes_soon() -> None:
+    async with opened_bench() as bench:
         answer = await bench.stable()
         bench.clock.advance(2.9)
         asked = asyncio.create_task(bench.agents[0].heartbeat("g", "m", "i", answer.generation))
@@ -327,22 +304,19 @@ def test_a_request_waits_for_a_renewal_that_comes_soon() -> None:
         await bench.advance(1, 0)
         assert await asked is ErrorCode.NONE
 
-    run(scenario)
 
-
-def test_a_join_that_waits_past_the_lease_is_not_answered_from_memory() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_join_that_waits_past_the_lease_is_not_answered_from_memory() -> None:
+    async with opened_bench() as bench:
         await bench.stable()
         waiting = asyncio.create_task(bench.member(0, "second"))
         await bench.advance(12, 1)
         await bench.advance(30, 1)
         assert (await waiting).code is ErrorCode.NOT_COORDINATOR
 
-    run(scenario)
 
+async def test_a_group_that_cannot_be_stored_is_released() -> None:
+    async with opened_bench() as bench:
 
-def test_a_group_that_cannot_be_stored_is_released() -> None:
-    async def scenario(bench: Bench) -> None:
         async def away(request: SaveGroup) -> None:
             raise SequencerUnavailable("away")
 
@@ -353,11 +327,9 @@ def test_a_group_that_cannot_be_stored_is_released() -> None:
         bench.sequencer.save_group = real  # type: ignore[method-assign]
         assert (await bench.member(0, "m")).generation == 1
 
-    run(scenario)
 
-
-def test_members_that_ended_while_their_group_could_not_be_stored_are_forgotten_later() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_members_that_ended_while_their_group_could_not_be_stored_are_forgotten_later() -> None:
+    async with opened_bench() as bench:
         await bench.stable()
         real = bench.sequencer.save_group
 
@@ -373,11 +345,9 @@ def test_members_that_ended_while_their_group_could_not_be_stored_are_forgotten_
         await bench.advance(70, 0)
         assert not bench.stored().members, "though nobody has asked for the group"
 
-    run(scenario)
 
-
-def test_members_of_a_new_group_whose_storing_was_not_answered_are_forgotten_later() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_members_of_a_new_group_whose_storing_was_not_answered_are_forgotten_later() -> None:
+    async with opened_bench() as bench:
         real = bench.sequencer.save_group
 
         async def unanswered(request: SaveGroup) -> Empty:
@@ -392,11 +362,9 @@ def test_members_of_a_new_group_whose_storing_was_not_answered_are_forgotten_lat
         await bench.advance(70, 0)
         assert not bench.stored().members, "though nobody has asked for the group"
 
-    run(scenario)
 
-
-def test_closing_waits_for_a_group_that_is_being_taken_up_again() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_closing_waits_for_a_group_that_is_being_taken_up_again() -> None:
+    async with opened_bench() as bench:
         await bench.stable()
         save, load = bench.sequencer.save_group, bench.sequencer.load_group
 
@@ -422,11 +390,9 @@ def test_closing_waits_for_a_group_that_is_being_taken_up_again() -> None:
         may_load.set()
         await closing
 
-    run(scenario)
 
-
-def test_a_classic_group_stays_one_when_the_client_that_would_upgrade_it_is_refused() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_classic_group_stays_one_when_the_client_that_would_upgrade_it_is_refused() -> None:
+    async with opened_bench() as bench:
         agent = bench.agents[0]
         said = replace(request("m", None), protocols=[("range", metadata())])
         joined = await agent.join("g", said)
@@ -439,11 +405,9 @@ def test_a_classic_group_stays_one_when_the_client_that_would_upgrade_it_is_refu
         assert agent.held_group("g") is classic and isinstance(classic, Group)
         assert await agent.heartbeat("g", "m", None, joined.generation) is ErrorCode.NONE
 
-    run(scenario)
 
-
-def test_joins_beyond_the_bytes_of_all_groups_come_later_and_earlier_groups_continue() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_joins_beyond_the_bytes_of_all_groups_come_later_and_earlier_groups_continue() -> None:
+    async with opened_bench() as bench:
         agent = bench.agents[0]
         agent.bytes = GroupBytes(64 << 20)
 
@@ -478,11 +442,9 @@ def test_joins_beyond_the_bytes_of_all_groups_come_later_and_earlier_groups_cont
         await agent.leave("late", [("m", None)])
         assert agent.bytes.total == 0
 
-    run(scenario)
 
-
-def test_partitions_that_coordinators_assign_count_among_the_bytes_of_all_groups() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_partitions_that_coordinators_assign_count_among_the_bytes_of_all_groups() -> None:
+    async with opened_bench() as bench:
         await bench.sequencer.create_topic(CreateTopic("t", 200, {}))
         await bench.learn_topics()
         agent = bench.agents[0]
@@ -500,11 +462,9 @@ def test_partitions_that_coordinators_assign_count_among_the_bytes_of_all_groups
         assert (await agent.share_heartbeat("s", ShareHeartbeat("m", 0, topics=frozenset("t")))).epoch == 1
         assert agent.bytes.total == 200 * PARTITION_BYTES + len("m") + len("t")
 
-    run(scenario)
 
-
-def test_a_replaced_static_member_is_stored_before_it_is_answered() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_replaced_static_member_is_stored_before_it_is_answered() -> None:
+    async with opened_bench() as bench:
         await bench.stable()
         again = await bench.member(0, "m2", "i")
         assert (again.generation, again.member_id) == (1, "m2")
@@ -513,11 +473,9 @@ def test_a_replaced_static_member_is_stored_before_it_is_answered() -> None:
         assert await bench.agents[1].heartbeat("g", "m", "i", 1) is ErrorCode.FENCED_INSTANCE_ID
         assert await bench.agents[1].heartbeat("g", "m2", "i", 1) is ErrorCode.NONE
 
-    run(scenario)
 
-
-def test_offsets_come_from_members_or_from_outside_an_empty_group() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_offsets_come_from_members_or_from_outside_an_empty_group() -> None:
+    async with opened_bench() as bench:
         topic = await bench.sequencer.create_topic(CreateTopic("t", 1, {}))
         position = [OffsetPosition(topic.topic_id, 0, 5, -1, "")]
         await bench.agents[1].commit("g", "", None, -1, position)
@@ -530,11 +488,9 @@ def test_offsets_come_from_members_or_from_outside_an_empty_group() -> None:
         found = await bench.sequencer.fetch_offsets(FetchOffsets("g", None))
         assert [each.offset for each in found.positions] == [9]
 
-    run(scenario)
 
-
-def test_a_consumer_that_assigns_partitions_itself_may_commit_under_its_instance_id() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_consumer_that_assigns_partitions_itself_may_commit_under_its_instance_id() -> None:
+    async with opened_bench() as bench:
         topic = await bench.sequencer.create_topic(CreateTopic("t", 1, {}))
         position = [OffsetPosition(topic.topic_id, 0, 5, -1, "")]
         done = await bench.agents[0].commit("g", "", "i", -1, position)
@@ -543,22 +499,18 @@ def test_a_consumer_that_assigns_partitions_itself_may_commit_under_its_instance
         with pytest.raises(GroupRefusal, match="FENCED_INSTANCE_ID"):
             await bench.agents[0].commit("g", "", "i", -1, position)
 
-    run(scenario)
 
-
-def test_a_share_group_takes_no_positions() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_share_group_takes_no_positions() -> None:
+    async with opened_bench() as bench:
         topic = await bench.sequencer.create_topic(CreateTopic("t", 1, {}))
         await bench.agents[0].share_heartbeat("g", ShareHeartbeat("m", 0, topics=frozenset({"t"})))
         await bench.agents[0].share_heartbeat("g", ShareHeartbeat("m", -1))
         with pytest.raises(UnknownGroup):
             await bench.agents[0].commit("g", "", None, -1, [OffsetPosition(topic.topic_id, 0, 5, -1, "")])
 
-    run(scenario)
 
-
-def test_a_silent_member_expires_and_the_empty_group_can_be_deleted() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_silent_member_expires_and_the_empty_group_can_be_deleted() -> None:
+    async with opened_bench() as bench:
         await bench.stable()
         with pytest.raises(GroupRefusal, match="NON_EMPTY_GROUP"):
             await bench.agents[0].delete("g")
@@ -566,11 +518,9 @@ def test_a_silent_member_expires_and_the_empty_group_can_be_deleted() -> None:
         assert await bench.agents[0].look("g", lambda group: group.phase) is GroupPhase.EMPTY
         await bench.agents[0].delete("g")
 
-    run(scenario)
 
-
-def test_a_client_that_has_only_asked_for_an_id_does_not_keep_a_group_from_being_deleted() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_client_that_has_only_asked_for_an_id_does_not_keep_a_group_from_being_deleted() -> None:
+    async with opened_bench() as bench:
         topic = await bench.sequencer.create_topic(CreateTopic("t", 1, {}))
         await bench.agents[0].commit("g", "", None, -1, [OffsetPosition(topic.topic_id, 0, 5, -1, "")])
         asked = await bench.agents[0].join("g", replace(request("a"), requires_known_id=True))
@@ -579,11 +529,9 @@ def test_a_client_that_has_only_asked_for_an_id_does_not_keep_a_group_from_being
         joined = await bench.agents[0].join("g", request("a", member_id=asked.member_id))
         assert joined.code is ErrorCode.UNKNOWN_MEMBER_ID
 
-    run(scenario)
 
-
-def test_a_session_ends_when_its_time_is_over_and_not_at_some_tick_after_it() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_session_ends_when_its_time_is_over_and_not_at_some_tick_after_it() -> None:
+    async with opened_bench() as bench:
         await bench.stable()  # with a session of 30 s
         await bench.advance(29, 0)
         for seconds, phase in ((0.96875, GroupPhase.STABLE), (0.03125, None)):
@@ -593,35 +541,29 @@ def test_a_session_ends_when_its_time_is_over_and_not_at_some_tick_after_it() ->
             held = bench.agents[0].held_group("g")
             assert (held and held.phase) is phase, "an empty group is let go"
 
-    run(scenario)
 
-
-def test_members_that_come_and_go_leave_no_deadlines_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_members_that_come_and_go_leave_no_deadlines_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinator, "MANY_DUE", 10)
 
-    async def scenario(bench: Bench) -> None:
+    async with opened_bench() as bench:
         agent = bench.agents[0]
         for number in range(50):
             await bench.member(0, f"m{number}", "i")
             assert await agent.leave("g", [("", "i")]) == [ErrorCode.NONE]
             assert len(agent._due) <= 12
 
-    run(scenario)
 
-
-def test_closing_answers_who_waits() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_closing_answers_who_waits() -> None:
+    async with opened_bench() as bench:
         await bench.stable()
         waiting = asyncio.create_task(bench.member(0, "second"))
         await bench.advance(1, 0)
         await bench.agents[0].close()
         assert (await waiting).code is ErrorCode.NOT_COORDINATOR
 
-    run(scenario)
 
-
-def test_a_client_that_hangs_up_takes_no_one_elses_answer() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_a_client_that_hangs_up_takes_no_one_elses_answer() -> None:
+    async with opened_bench() as bench:
         await bench.member(0, "a")
         gone = asyncio.create_task(bench.member(0, "b"))
         await bench.advance(1, 0)
@@ -629,11 +571,9 @@ def test_a_client_that_hangs_up_takes_no_one_elses_answer() -> None:
         answer = await bench.agents[0].join("g", request("x", member_id="a"))
         assert answer.generation == 2 and len(answer.members) == 2
 
-    run(scenario)
 
-
-def test_ids_of_members_that_never_join_count_until_their_sessions_are_over() -> None:
-    async def scenario(bench: Bench) -> None:
+async def test_ids_of_members_that_never_join_count_until_their_sessions_are_over() -> None:
+    async with opened_bench() as bench:
         agent = bench.agents[0]
         agent.bytes = GroupBytes(100 * PENDING_BYTES)
 
@@ -650,5 +590,3 @@ def test_ids_of_members_that_never_join_count_until_their_sessions_are_over() ->
         await bench.advance(12, 0)
         assert agent.bytes.total == 0
         assert (await ask_for_an_id("g3", 100)).code is ErrorCode.MEMBER_ID_REQUIRED
-
-    run(scenario)

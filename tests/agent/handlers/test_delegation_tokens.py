@@ -30,7 +30,7 @@ from tailrace.kafka.messages.expire_delegation_token import ExpireDelegationToke
 from tailrace.kafka.messages.renew_delegation_token import RenewDelegationTokenRequest
 from tailrace.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tests.agent.test_answer_memory import LEAST_BUDGET
-from tests.support.agents import TOKEN_SECRET, AgentBench, agent_bench, connection, run, token_of
+from tests.support.agents import TOKEN_SECRET, AgentBench, agent_bench, connection, token_of
 
 HOUR, DAY = 3_600_000, 24 * 3_600_000
 
@@ -218,7 +218,7 @@ async def test_many_tokens_are_described_in_turns_with_one_hmac_each(monkeypatch
         assert most == TOKENS_IN_A_TURN
 
 
-def test_no_more_tokens_are_described_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_more_tokens_are_described_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
     def noted(secret: str, token_id: str) -> bytes:
@@ -229,15 +229,13 @@ def test_no_more_tokens_are_described_than_there_is_room_for(monkeypatch: pytest
     renewers = [f"User:{each}" for each in range(100)]
     most = LEAST_BUDGET // LARGEST_PART // (TOKEN_BYTES + RENEWER_BYTES * len(renewers))
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench(memory_budget_bytes=LEAST_BUDGET) as bench:
         for each in range(most + 10):
             await bench.sequencer.create_token(token_of("User:alice", f"token-{each}", *renewers))
         described = await ask(bench, DescribeDelegationTokenRequest(None))
         assert described.error_code == ErrorCode.POLICY_VIOLATION
         assert len(made) == most
         assert len(await seen(bench, "alice", owners=("bob",))) == 0
-
-    run(scenario, memory_budget_bytes=LEAST_BUDGET)
 
 
 async def test_tokens_of_another_secret_are_left_out() -> None:

@@ -32,7 +32,7 @@ from tailrace.kafka import ApiKey, encode_request
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from tests.agent.handlers.test_produce import produce
-from tests.support.agents import ALONE, AgentBench, batch, connection, context, made, run, settle
+from tests.support.agents import ALONE, AgentBench, agent_bench, batch, connection, context, made, settle
 from tests.support.cancelled import CancelledAt
 
 
@@ -74,8 +74,8 @@ async def filled(bench: AgentBench, batches: int = 3, size: int = 500) -> Topic:
     return topic
 
 
-def test_existing_records_are_returned_from_the_offset_on_with_the_bounds() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_existing_records_are_returned_from_the_offset_on_with_the_bounds() -> None:
+    async with agent_bench() as bench:
         topic = await filled(bench)
         (row,) = rows_of(await fetch(bench, request_of(topic, (0, 1))))
         assert offsets(row) == [1, 2]
@@ -83,11 +83,9 @@ def test_existing_records_are_returned_from_the_offset_on_with_the_bounds() -> N
         (row,) = rows_of(await fetch(bench, request_of(topic, (0, 0)), version=13))
         assert offsets(row) == [0, 1, 2]
 
-    run(scenario)
 
-
-def test_a_fetch_waits_for_its_bytes_and_the_feed_wakes_it() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_fetch_waits_for_its_bytes_and_the_feed_wakes_it() -> None:
+    async with agent_bench() as bench:
         topic = await filled(bench)
         asked = asyncio.ensure_future(
             fetch(bench, request_of(topic, (0, 3), min_bytes=1, max_wait_ms=20_000))
@@ -103,11 +101,9 @@ def test_a_fetch_waits_for_its_bytes_and_the_feed_wakes_it() -> None:
         assert offsets(row) == [3]
         assert bench.clock.monotonic() - before < 1
 
-    run(scenario)
 
-
-def test_too_few_bytes_are_given_when_the_wait_is_over() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_too_few_bytes_are_given_when_the_wait_is_over() -> None:
+    async with agent_bench() as bench:
         topic = await filled(bench)
         asked = asyncio.ensure_future(
             fetch(bench, request_of(topic, (0, 2), min_bytes=50_000, max_wait_ms=1_000))
@@ -120,11 +116,9 @@ def test_too_few_bytes_are_given_when_the_wait_is_over() -> None:
         (row,) = rows_of(await bench.until(empty, 0.3))
         assert (row.error_code, bytes(row.records or b"")) == (0, b"")  # type: ignore[arg-type]
 
-    run(scenario)
 
-
-def test_max_bytes_bound_the_answer_but_the_first_batch_is_always_whole() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_max_bytes_bound_the_answer_but_the_first_batch_is_always_whole() -> None:
+    async with agent_bench() as bench:
         topic = await filled(bench)
         await produce(bench, (1, batch(b"y" * 500)))
         (row,) = rows_of(await fetch(bench, request_of(topic, (0, 0), partition_max_bytes=1_300)))
@@ -139,24 +133,22 @@ def test_max_bytes_bound_the_answer_but_the_first_batch_is_always_whole() -> Non
         first, second = rows_of(await fetch(bench, request_of(topic, (1, 0), (0, 0), max_bytes=1_300)))
         assert (offsets(first), offsets(second)) == ([0], [0])
 
-    run(scenario)
 
-
-def test_more_bytes_than_the_request_allows_are_not_waited_for() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_more_bytes_than_the_request_allows_are_not_waited_for() -> None:
+    async with agent_bench() as bench:
         topic = await filled(bench)
         asked = request_of(topic, (0, 2), max_bytes=100, min_bytes=50_000, max_wait_ms=20_000)
         before = bench.clock.monotonic()
         (row,) = rows_of(await bench.until(asyncio.ensure_future(fetch(bench, asked))))
         assert offsets(row) == [2] and bench.clock.monotonic() - before < 1
 
-    run(scenario)
 
-
-def test_partitions_beyond_the_sequencers_limit_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_partitions_beyond_the_sequencers_limit_are_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("sequencer.bounds.MAX_ANSWER_RUNS", 2)
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         topic = await filled(bench)
         for _ in range(3):
             await produce(bench, (1, batch(b"y" * 500)))
@@ -168,11 +160,9 @@ def test_partitions_beyond_the_sequencers_limit_are_not_waited_for(monkeypatch: 
         rows = {row.partition_index: offsets(row) for row in rows_of(next_one)}
         assert rows == {1: [0, 1]}  # the one that got nothing comes first
 
-    run(scenario)
 
-
-def test_an_offset_outside_of_the_log_is_reported_at_once() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_offset_outside_of_the_log_is_reported_at_once() -> None:
+    async with agent_bench() as bench:
         topic = await filled(bench)
         for offset in (4, -1, 1 << 40):
             (row,) = rows_of(
@@ -182,11 +172,9 @@ def test_an_offset_outside_of_the_log_is_reported_at_once() -> None:
         failures = bench.services.telemetry.fetch_failures.labels("OFFSET_OUT_OF_RANGE")
         assert failures._value.get() == 3
 
-    run(scenario)
 
-
-def test_unknown_topics_and_partitions_have_their_codes() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_unknown_topics_and_partitions_have_their_codes() -> None:
+    async with agent_bench() as bench:
         topic = await filled(bench)
         nowhere = Topic(UUID(int=3), "nowhere", 1, {}, 0)
         (row,) = rows_of(await fetch(bench, request_of(nowhere, (0, 0))))
@@ -197,11 +185,9 @@ def test_unknown_topics_and_partitions_have_their_codes() -> None:
         assert (good.error_code, bad.error_code) == (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         assert offsets(good) == [0, 1, 2]
 
-    run(scenario)
 
-
-def test_a_deleted_topic_is_gone_at_once_even_for_who_waits() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_deleted_topic_is_gone_at_once_even_for_who_waits() -> None:
+    async with agent_bench() as bench:
         topic = await filled(bench)
         asked = asyncio.ensure_future(fetch(bench, request_of(topic, (0, 3), min_bytes=1, max_wait_ms=5_000)))
         await settle()
@@ -211,11 +197,9 @@ def test_a_deleted_topic_is_gone_at_once_even_for_who_waits() -> None:
         (row,) = rows_of(await bench.until(asked))
         assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-    run(scenario)
 
-
-def test_a_session_gets_only_changes() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_session_gets_only_changes() -> None:
+    async with agent_bench() as bench:
         topic = await filled(bench)
         opened = await fetch(bench, request_of(topic, (0, 3), (1, 0), session_epoch=0))
         assert opened.session_id and len(rows_of(opened)) == 2
@@ -228,26 +212,22 @@ def test_a_session_gets_only_changes() -> None:
         refused = await fetch(bench, FetchRequest(session_id=opened.session_id, session_epoch=2))
         assert refused.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
-    run(scenario)
 
-
-def test_a_sequencer_or_store_that_is_away_is_a_retriable_error() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_sequencer_or_store_that_is_away_is_a_retriable_error() -> None:
+    async with agent_bench() as bench:
         topic = await filled(bench)
         bench.sequencer.is_away = True
         (row,) = rows_of(await fetch(bench, request_of(topic, (0, 0))))
         assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("is_moved_on", [False, True])
-def test_a_fetch_that_is_cancelled_anywhere_gives_its_memory_back(
+async def test_a_fetch_that_is_cancelled_anywhere_gives_its_memory_back(
     monkeypatch: pytest.MonkeyPatch, is_moved_on: bool
 ) -> None:
     monkeypatch.setattr(fetch_module, "PARTITIONS_IN_A_TURN", 1)
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         topic = await filled(bench)
         memory = bench.services.fetch_memory
         number, is_whole = 0, False
@@ -265,11 +245,9 @@ def test_a_fetch_that_is_cancelled_anywhere_gives_its_memory_back(
             assert memory.used == 0, f"cancelled when it waited for the {number}th time"
         assert number > 10, "it waits for the catalog, and gives turns to others"
 
-    run(scenario)
 
-
-def test_an_answer_on_its_way_counts_the_chunks_that_it_keeps_until_it_has_left() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_answer_on_its_way_counts_the_chunks_that_it_keeps_until_it_has_left() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic(partitions=8)
         await produce(bench, *((number, batch(bytes(70_000))) for number in range(8)))
         cold = ChunkCache(bench.store, CacheSettings(), lambda: ALONE)
@@ -283,13 +261,11 @@ def test_an_answer_on_its_way_counts_the_chunks_that_it_keeps_until_it_has_left(
         reply.on_sent()
         assert (memory.used, memory.pinned) == (0, 0)
 
-    run(scenario)
 
-
-def test_chunks_that_records_keep_are_counted_while_other_partitions_are_still_read(
+async def test_chunks_that_records_keep_are_counted_while_other_partitions_are_still_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic(partitions=3)
         await produce(bench, (0, batch(bytes(70_000))), (1, batch(bytes(500_000))))
         await produce(bench, (2, batch(b"x")))
@@ -311,11 +287,11 @@ def test_chunks_that_records_keep_are_counted_while_other_partitions_are_still_r
         (await asked).release()
         assert (memory.used, memory.pinned) == (0, 0)
 
-    run(scenario)
 
-
-def test_parts_that_may_not_keep_their_chunks_are_copied_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_parts_that_may_not_keep_their_chunks_are_copied_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic(partitions=8)
         await produce(bench, *((number, batch(bytes(70_000))) for number in range(8)))
         passes: list[int] = []
@@ -336,13 +312,11 @@ def test_parts_that_may_not_keep_their_chunks_are_copied_in_turns(monkeypatch: p
             held.release()
         assert passes[1] == passes[0] + 4 == passes[2] + 8
 
-    run(scenario)
 
-
-def test_partitions_that_are_framed_for_one_fetch_are_not_framed_in_one_turn(
+async def test_partitions_that_are_framed_for_one_fetch_are_not_framed_in_one_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic(partitions=8)
         await produce(bench, *((number, batch(b"x")) for number in range(8)))
         monkeypatch.setattr(fetch_module, "FRAMED_AT_ONCE", 1)
@@ -360,8 +334,6 @@ def test_partitions_that_are_framed_for_one_fetch_are_not_framed_in_one_turn(
         assert [offsets(row) for row in rows_of(await asked)] == [[0]] * 8
         assert len(set(framed)) == len(framed) == 8
 
-    run(scenario)
-
 
 async def side_by_side(bench: AgentBench, rounds: int) -> Topic:
     """Two partitions, old: the first has ten batches in each object, the second one."""
@@ -373,10 +345,10 @@ async def side_by_side(bench: AgentBench, rounds: int) -> Topic:
     return topic
 
 
-def test_a_reader_of_old_records_gets_ahead_in_no_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reader_of_old_records_gets_ahead_in_no_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BatchReader, "reach_bytes", 4 * 6_000)
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         topic = await side_by_side(bench, 40)
         at = [0, 0]
         while min(at) < 40:
@@ -385,8 +357,6 @@ def test_a_reader_of_old_records_gets_ahead_in_no_partition(monkeypatch: pytest.
                 at[row.partition_index] += len(offsets(row))
             assert abs(at[0] - at[1]) <= 5
         assert at == [40, 40]
-
-    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -399,27 +369,25 @@ def test_a_reader_of_old_records_gets_ahead_in_no_partition(monkeypatch: pytest.
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_a_consumer_gets_a_retriable_error_when_the_sequencer_is_away(
+async def test_a_consumer_gets_a_retriable_error_when_the_sequencer_is_away(
     monkeypatch: pytest.MonkeyPatch, error: SequencerError
 ) -> None:
     async def away(*asked: Any) -> Any:
         raise error
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         topic = await filled(bench)
         monkeypatch.setattr(bench.services.tail, "find", lambda *asked, **more: None)
         monkeypatch.setattr(bench.sequencer, "find_batches", away)
         (row,) = rows_of(await fetch(bench, request_of(topic, (0, 0))))
         assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, "Java's consumer throws at other codes"
 
-    run(scenario)
 
-
-def test_the_log_says_what_is_corrupt_and_where_to_continue(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_log_says_what_is_corrupt_and_where_to_continue(monkeypatch: pytest.MonkeyPatch) -> None:
     async def corrupt(reader: BatchReader, runs: Any, request: Any) -> Any:
         raise ObjectCorrupt(runs[0].key, 8, 90, "planted")
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         sent = (batch(b"a", b"b"), batch(b"c", b"d", b"e"), batch(b"f"))
         await asyncio.gather(*(produce(bench, (0, each)) for each in sent))
@@ -432,13 +400,11 @@ def test_the_log_says_what_is_corrupt_and_where_to_continue(monkeypatch: pytest.
         assert (line["topic"], line["partition"], line["offset"], line["next_offset"]) == ("t", 0, 3, 5)
         assert "mixed/" in line["error"] and "`tailrace audit --full`" in line["error"]
 
-    run(scenario)
 
-
-def test_an_unreadable_partition_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreadable_partition_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BatchReader, "reach_bytes", 4 * 6_000)
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         topic = await side_by_side(bench, 10)
         asked = request_of(topic, (0, 0), (1, 6), min_bytes=1 << 20, max_wait_ms=20_000)
         _, waits = rows_of(await fetch(bench, asked))
@@ -458,5 +424,3 @@ def test_an_unreadable_partition_delays_no_other(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(BatchReader, "read", without_the_first)
         failed, waits = rows_of(await fetch(bench, request_of(topic, (0, 0), (1, 6))))
         assert (failed.error_code, offsets(waits)) == (ErrorCode.CORRUPT_MESSAGE, [6, 7, 8, 9])
-
-    run(scenario)

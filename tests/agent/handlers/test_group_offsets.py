@@ -20,7 +20,7 @@ from tailrace.kafka.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from tests.support.agents import AgentBench, codes, run
+from tests.support.agents import AgentBench, agent_bench, codes
 
 NIL = UUID(int=0)
 
@@ -42,8 +42,8 @@ async def located(bench: AgentBench) -> None:
     await bench.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest("g"))
 
 
-def test_each_offset_that_cannot_be_committed_has_its_own_code() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_each_offset_that_cannot_be_committed_has_its_own_code() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         rows = await commit(bench, 9, (0, 5, "note"), (1, 6, "x" * 5000), (7, 1, ""))
         assert codes(rows) == [
@@ -56,12 +56,10 @@ def test_each_offset_that_cannot_be_committed_has_its_own_code() -> None:
             ErrorCode.UNKNOWN_TOPIC_ID
         ]
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("version", [9, 10])
-def test_a_groups_refusal_leaves_the_codes_of_partitions_that_do_not_exist(version: int) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_groups_refusal_leaves_the_codes_of_partitions_that_do_not_exist(version: int) -> None:
+    async with agent_bench() as bench:
         known = await bench.topic()
         await located(bench)
         rows = [
@@ -83,11 +81,9 @@ def test_a_groups_refusal_leaves_the_codes_of_partitions_that_do_not_exist(versi
         (alone,) = (await bench.ask(ApiKey.OFFSET_COMMIT, version, request)).topics
         assert codes(alone.partitions) == [unknown, unknown, unknown]
 
-    run(scenario)
 
-
-def test_positions_are_fetched_by_every_version() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_positions_are_fetched_by_every_version() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         await commit(bench, 9, (0, 5, "note"))
         for version in (1, 5, 7):
@@ -104,11 +100,9 @@ def test_positions_are_fetched_by_every_version() -> None:
             assert [row.committed_offset for row in found.topics[0].partitions] == [5, -1]
             assert [row.committed_offset for row in other.topics[0].partitions] == [-1, -1]
 
-    run(scenario)
 
-
-def test_without_a_list_all_positions_are_fetched() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_without_a_list_all_positions_are_fetched() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         await commit(bench, 9, (1, 6, ""), (0, 5, ""))
         response = await bench.ask(ApiKey.OFFSET_FETCH, 2, OffsetFetchRequest("g", None))
@@ -117,11 +111,9 @@ def test_without_a_list_all_positions_are_fetched() -> None:
         response = await bench.ask(ApiKey.OFFSET_FETCH, 8, OffsetFetchRequest(groups=groups))
         assert [row.committed_offset for row in response.groups[0].topics[0].partitions] == [5, 6]
 
-    run(scenario)
 
-
-def test_a_groups_error_is_in_the_field_of_the_version() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_groups_error_is_in_the_field_of_the_version() -> None:
+    async with agent_bench() as bench:
         asked = [OffsetFetchRequestTopic("t", [0])]
         response = await bench.ask(ApiKey.OFFSET_FETCH, 1, OffsetFetchRequest("", asked))
         assert codes(response.topics[0].partitions) == [ErrorCode.INVALID_GROUP_ID]
@@ -131,16 +123,12 @@ def test_a_groups_error_is_in_the_field_of_the_version() -> None:
         response = await bench.ask(ApiKey.OFFSET_FETCH, 8, OffsetFetchRequest(groups=groups))
         assert codes(response.groups) == [ErrorCode.INVALID_GROUP_ID]
 
-    run(scenario)
 
-
-def test_an_unknown_topic_has_no_position_by_name_and_an_error_by_id() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_unknown_topic_has_no_position_by_name_and_an_error_by_id() -> None:
+    async with agent_bench() as bench:
         for version, code in ((9, 0), (10, ErrorCode.UNKNOWN_TOPIC_ID)):
             named = OffsetFetchRequestTopics("nowhere", UUID(int=8), [0])
             groups = [OffsetFetchRequestGroup("g", topics=[named])]
             response = await bench.ask(ApiKey.OFFSET_FETCH, version, OffsetFetchRequest(groups=groups))
             (row,) = response.groups[0].topics[0].partitions
             assert (row.committed_offset, row.error_code) == (-1, code)
-
-    run(scenario)

@@ -40,7 +40,7 @@ from tests.agent.handlers.test_fetch import fetch, request_of, rows_of
 from tests.agent.handlers.test_group_admin import joined
 from tests.agent.handlers.test_group_offsets import located
 from tests.agent.handlers.test_produce import produce
-from tests.support.agents import AgentBench, batch, run, settle
+from tests.support.agents import AgentBench, agent_bench, batch, settle
 from tests.support.transactions import T0, TransactionalProducer
 
 VERSIONS = pytest.mark.parametrize("is_newest", [True, False], ids=["version 2", "version 0"])
@@ -84,8 +84,8 @@ async def position(bench: AgentBench, *, stable: bool, version: int = 8) -> tupl
 
 
 @VERSIONS
-def test_a_transaction_is_read_when_it_is_committed_and_not_before(is_newest: bool) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_transaction_is_read_when_it_is_committed_and_not_before(is_newest: bool) -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         await produce(bench, (0, batch(b"before")))
         writer = await started(bench, is_newest)
@@ -99,12 +99,10 @@ def test_a_transaction_is_read_when_it_is_committed_and_not_before(is_newest: bo
         assert seen(row) == [(0, False), (1, False), (3, False), (4, False), (5, True)]
         assert (row.high_watermark, row.last_stable_offset, aborted(row)) == (6, 6, [])
 
-    run(scenario)
-
 
 @VERSIONS
-def test_an_aborted_transaction_is_named_to_who_reads_committed(is_newest: bool) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_aborted_transaction_is_named_to_who_reads_committed(is_newest: bool) -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         writer = await started(bench, is_newest)
         other = await started(bench, is_newest, "other")
@@ -122,11 +120,9 @@ def test_an_aborted_transaction_is_named_to_who_reads_committed(is_newest: bool)
         row = await read(bench, topic, 5)
         assert (seen(row), aborted(row)) == ([], [])
 
-    run(scenario)
 
-
-def test_an_open_transaction_stays_unread_where_the_log_begins_within_its_batch() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_open_transaction_stays_unread_where_the_log_begins_within_its_batch() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic("t")
         producer = await started(bench)
         await producer.send(0, b"a", b"b", b"c")
@@ -134,11 +130,9 @@ def test_an_open_transaction_stays_unread_where_the_log_begins_within_its_batch(
         assert seen(await read(bench, topic, 1)) == []
         assert seen(await read(bench, topic, 1, committed=False)) == [(0, False)]
 
-    run(scenario)
 
-
-def test_read_uncommitted_gets_no_aborted_transactions() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_read_uncommitted_gets_no_aborted_transactions() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         writer = await started(bench)
         await writer.send(0, b"1")
@@ -148,11 +142,9 @@ def test_read_uncommitted_gets_no_aborted_transactions() -> None:
         row = await read(bench, topic, committed=False)
         assert (seen(row), row.aborted_transactions) == ([(0, False), (1, True)], None)
 
-    run(scenario)
 
-
-def test_the_end_of_a_transaction_wakes_who_waits_for_it() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_the_end_of_a_transaction_wakes_who_waits_for_it() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         writer = await started(bench)
         await writer.send(0, b"1")
@@ -166,18 +158,16 @@ def test_the_end_of_a_transaction_wakes_who_waits_for_it() -> None:
         assert seen(row) == [(0, False), (1, True)]
         assert bench.clock.monotonic() - began < 1
 
-    run(scenario)
-
 
 @pytest.mark.parametrize(
     ("timestamp", "committed", "uncommitted"),
     [(-1, 1, 3), (-2, 0, 0), (-3, -1, 1), (T0 - 5, 0, 0), (T0, -1, 1)],
     ids=["latest", "earliest", "max timestamp", "in stable", "in open"],
 )
-def test_offsets_read_committed_end_where_what_is_stable_does(
+async def test_offsets_read_committed_end_where_what_is_stable_does(
     timestamp: int, committed: int, uncommitted: int
 ) -> None:
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         await produce(bench, (0, batch(b"stable", at=T0 - 5)))
         writer = await started(bench)
@@ -194,14 +184,12 @@ def test_offsets_read_committed_end_where_what_is_stable_does(
             else:
                 assert (row.error_code, row.offset) == (0, expected)
 
-    run(scenario)
-
 
 # --- what is refused -------------------------------------------------------------------------------------
 
 
-def test_before_version_2_a_partition_must_be_added_before_it_is_written_to() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_before_version_2_a_partition_must_be_added_before_it_is_written_to() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         writer = await started(bench, is_newest=False)
         (row,) = await writer.produce((0, writer.batch("t", 0, b"1")))
@@ -213,11 +201,9 @@ def test_before_version_2_a_partition_must_be_added_before_it_is_written_to() ->
         good, bad = await writer.produce((0, writer.batch("t", 0, b"1")), (1, writer.batch("t", 1, b"1")))
         assert (good.error_code, bad.error_code) == (0, ErrorCode.INVALID_TXN_STATE)
 
-    run(scenario)
 
-
-def test_a_batch_that_comes_after_its_transactions_end_is_not_taken_into_the_next() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_batch_that_comes_after_its_transactions_end_is_not_taken_into_the_next() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         writer = await started(bench, is_newest=False)
         assert await writer.add(0) == [0]
@@ -234,11 +220,9 @@ def test_a_batch_that_comes_after_its_transactions_end_is_not_taken_into_the_nex
         await writer.end(commit=True)
         assert all(is_marker for _, is_marker in seen(await read(bench, topic)))
 
-    run(scenario)
 
-
-def test_a_batchs_transaction_goes_with_it_also_when_a_gap_is_retried() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_batchs_transaction_goes_with_it_also_when_a_gap_is_retried() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         for is_newest in (True, False):
             writer = await started(bench, is_newest, f"tx-{is_newest}")
@@ -262,11 +246,9 @@ def test_a_batchs_transaction_goes_with_it_also_when_a_gap_is_retried() -> None:
             assert numbers == ({ANY_TRANSACTION} if is_newest else {1})
             await writer.end(commit=True)
 
-    run(scenario)
 
-
-def test_batches_outside_of_transactions_have_no_number_of_one() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_batches_outside_of_transactions_have_no_number_of_one() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         writer = await started(bench)
         plain, ours = await writer.produce((0, batch(b"plain")), (1, writer.batch("t", 1, b"1")))
@@ -274,33 +256,27 @@ def test_batches_outside_of_transactions_have_no_number_of_one() -> None:
         (commit,) = bench.sequencer.commits
         assert sorted(each.transactions for each in commit.runs) == [[], [ANY_TRANSACTION]]
 
-    run(scenario)
 
-
-def test_a_transactional_producer_may_not_write_outside_of_a_transaction() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_transactional_producer_may_not_write_outside_of_a_transaction() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         writer = await started(bench)
         (row,) = await writer.produce((0, writer.batch("t", 0, b"1", is_transactional=False)))
         assert row.error_code == ErrorCode.INVALID_TXN_STATE
 
-    run(scenario)
 
-
-def test_a_request_has_the_batches_of_one_transactional_producer() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_request_has_the_batches_of_one_transactional_producer() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         one, other = await started(bench), await started(bench, name="other")
         rows = await one.produce((0, one.batch("t", 0, b"1")), (1, other.batch("t", 1, b"1")))
         assert {row.error_code for row in rows} == {ErrorCode.INVALID_PRODUCER_ID_MAPPING}
         assert not bench.sequencer.commits
 
-    run(scenario)
-
 
 @VERSIONS
-def test_records_are_not_taken_into_another_producers_transaction(is_newest: bool) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_records_are_not_taken_into_another_producers_transaction(is_newest: bool) -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         victim = await started(bench, is_newest, "victim")
         intruder = await started(bench, is_newest, "intruder")
@@ -314,11 +290,9 @@ def test_records_are_not_taken_into_another_producers_transaction(is_newest: boo
         assert seen(await read(bench, topic)) == [(0, False), (1, True)]
         assert len(bench.sequencer.commits) == 1
 
-    run(scenario)
 
-
-def test_a_transaction_that_cannot_be_asked_for_is_a_retriable_error() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_transaction_that_cannot_be_asked_for_is_a_retriable_error() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         writer = await started(bench, is_newest=False)
         await writer.add(0)
@@ -329,11 +303,9 @@ def test_a_transaction_that_cannot_be_asked_for_is_a_retriable_error() -> None:
         assert await writer.add_offsets() == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert await writer.end(commit=True) == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
-    run(scenario)
 
-
-def test_a_request_of_a_transaction_that_comes_after_its_end_begins_none() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_request_of_a_transaction_that_comes_after_its_end_begins_none() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         writer = await started(bench, is_newest=False)
         held = Held(bench.services.sequencer)
@@ -348,8 +320,6 @@ def test_a_request_of_a_transaction_that_comes_after_its_end_begins_none() -> No
         assert await asyncio.gather(*late) == [[ErrorCode.INVALID_TXN_STATE], ErrorCode.INVALID_TXN_STATE]
         (described,) = await describe(bench, "tx")
         assert described.transaction_state == "CompleteCommit"
-
-    run(scenario)
 
 
 class Held:
@@ -372,8 +342,8 @@ class Held:
 # --- AddPartitionsToTxn -----------------------------------------------------------------------------------
 
 
-def test_one_unknown_partition_keeps_the_others_out() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_one_unknown_partition_keeps_the_others_out() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         writer = await started(bench, is_newest=False)
         assert await writer.add(0, 7) == [
@@ -382,11 +352,9 @@ def test_one_unknown_partition_keeps_the_others_out() -> None:
         assert await writer.add(0, topic="nowhere") == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         assert await writer.add(0, 1) == [0, 0]
 
-    run(scenario)
 
-
-def test_the_error_of_a_fenced_producer_depends_on_the_version() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_the_error_of_a_fenced_producer_depends_on_the_version() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         zombie, writer = TransactionalProducer(bench), TransactionalProducer(bench)
         await zombie.init()
@@ -408,11 +376,9 @@ def test_the_error_of_a_fenced_producer_depends_on_the_version() -> None:
         assert await writer.add(0) == [ErrorCode.INVALID_REQUEST]
         assert await writer.end(commit=True) == await writer.add_offsets() == ErrorCode.INVALID_REQUEST
 
-    run(scenario)
 
-
-def test_brokers_ask_for_several_transactions_and_whether_partitions_are_in_them() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_brokers_ask_for_several_transactions_and_whether_partitions_are_in_them() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         one, other = await started(bench), await started(bench, name="other")
 
@@ -441,14 +407,12 @@ def test_brokers_ask_for_several_transactions_and_whether_partitions_are_in_them
         assert await asked(5, True, 0, 1) == [[0, ErrorCode.TRANSACTION_ABORTABLE]] * 2
         assert await asked(4, True, 0, 1) == [[0, ErrorCode.INVALID_TXN_STATE]] * 2
 
-    run(scenario)
-
 
 # --- EndTxn -------------------------------------------------------------------------------------------------
 
 
-def test_every_end_of_version_2_gives_the_next_epoch_and_retried_the_same() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_every_end_of_version_2_gives_the_next_epoch_and_retried_the_same() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         writer = await started(bench)
         await writer.send(0, b"1")
@@ -462,11 +426,9 @@ def test_every_end_of_version_2_gives_the_next_epoch_and_retried_the_same() -> N
         assert await writer.end(commit=False) == 0
         assert writer.epoch == epoch + 2
 
-    run(scenario)
 
-
-def test_before_version_2_the_epoch_stays_and_only_the_same_end_may_be_retried() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_before_version_2_the_epoch_stays_and_only_the_same_end_may_be_retried() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         writer = await started(bench, is_newest=False)
         await writer.send(0, b"1")
@@ -476,15 +438,13 @@ def test_before_version_2_the_epoch_stays_and_only_the_same_end_may_be_retried()
         assert writer.epoch == epoch
         assert await writer.send(0, b"2") == 2
 
-    run(scenario)
-
 
 # --- a group's positions --------------------------------------------------------------------------------
 
 
 @VERSIONS
-def test_positions_become_the_groups_when_the_transaction_commits(is_newest: bool) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_positions_become_the_groups_when_the_transaction_commits(is_newest: bool) -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         await located(bench)
         writer = await started(bench, is_newest)
@@ -497,11 +457,9 @@ def test_positions_become_the_groups_when_the_transaction_commits(is_newest: boo
             assert await writer.end(commit=commit) == 0
             assert await position(bench, stable=True) == (after, 0)
 
-    run(scenario)
 
-
-def test_a_group_must_be_in_the_transaction_or_join_it() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_group_must_be_in_the_transaction_or_join_it() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         await located(bench)
         writer = await started(bench, is_newest=False)
@@ -511,11 +469,9 @@ def test_a_group_must_be_in_the_transaction_or_join_it() -> None:
         assert await writer.commit_offset(5, partition=9) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert await writer.commit_offset(5, group="") == ErrorCode.INVALID_GROUP_ID
 
-    run(scenario)
 
-
-def test_members_of_another_generation_and_zombies_commit_no_positions() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_members_of_another_generation_and_zombies_commit_no_positions() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         member = await joined(bench)
         zombie, writer = await started(bench), await started(bench)
@@ -527,8 +483,6 @@ def test_members_of_another_generation_and_zombies_commit_no_positions() -> None
         assert await writer.commit_offset(5) == 0  # a client that doesn't tell (before KIP-447)
         fenced = await zombie.commit_offset(5, member=member, generation=1)
         assert fenced == ErrorCode.INVALID_PRODUCER_EPOCH
-
-    run(scenario)
 
 
 # --- tools --------------------------------------------------------------------------------------------------
@@ -545,8 +499,8 @@ async def listed(bench: AgentBench, version: int = 2, **filters: Any) -> list[st
     return sorted(each.transactional_id for each in response.transaction_states)
 
 
-def test_a_transaction_is_described_with_its_partitions_while_it_is_open() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_transaction_is_described_with_its_partitions_while_it_is_open() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         writer = await started(bench)
         (idle,) = await describe(bench, "tx")
@@ -563,11 +517,9 @@ def test_a_transaction_is_described_with_its_partitions_while_it_is_open() -> No
         await writer.end(commit=False)
         assert [each.transaction_state for each in await describe(bench, "tx")] == ["CompleteAbort"]
 
-    run(scenario)
 
-
-def test_transactions_are_listed_by_state_producer_duration_and_pattern() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_transactions_are_listed_by_state_producer_duration_and_pattern() -> None:
+    async with agent_bench() as bench:
         await bench.topic()
         one, two = await started(bench, name="app-1"), await started(bench, name="app-2")
         await one.send(0, b"1")
@@ -591,11 +543,9 @@ def test_transactions_are_listed_by_state_producer_duration_and_pattern() -> Non
         mine = await listed(bench)
         assert len(mine) <= 2  # what the ring places on the other is listed there
 
-    run(scenario)
 
-
-def test_an_operator_aborts_what_hangs_and_commits_nothing() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_operator_aborts_what_hangs_and_commits_nothing() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         writer = await started(bench)
         await writer.send(0, b"1")
@@ -614,11 +564,9 @@ def test_an_operator_aborts_what_hangs_and_commits_nothing() -> None:
         row = await read(bench, topic)
         assert (seen(row), aborted(row)) == ([(0, False), (1, True)], [(writer.producer_id, 0)])
 
-    run(scenario)
 
-
-def test_the_coordinator_of_a_transactional_id_is_an_agent_of_the_clients_zone() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_the_coordinator_of_a_transactional_id_is_an_agent_of_the_clients_zone() -> None:
+    async with agent_bench() as bench:
         await bench.join("az-b", 2)
         await bench.join("az-b", 3)
         for zone, hosts in (("az-a", {"host-1"}), ("az-b", {"host-2", "host-3"})):
@@ -627,22 +575,18 @@ def test_the_coordinator_of_a_transactional_id_is_an_agent_of_the_clients_zone()
             response = await bench.ask(ApiKey.FIND_COORDINATOR, 4, asked, f"c,tailrace_az={zone}")
             assert {each.host for each in response.coordinators} == hosts
 
-    run(scenario)
 
-
-def test_an_agent_of_the_clients_zone_coordinates_itself_as_another_may_be_dead() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_an_agent_of_the_clients_zone_coordinates_itself_as_another_may_be_dead() -> None:
+    async with agent_bench() as bench:
         await bench.join("az-a", 2)  # it lives as long as its lease says, whatever became of it
         names = [f"tx-{number}" for number in range(20)]
         asked = FindCoordinatorRequest(key_type=1, coordinator_keys=names)
         response = await bench.ask(ApiKey.FIND_COORDINATOR, 4, asked, "c,tailrace_az=az-a")
         assert {each.host for each in response.coordinators} == {"host-1"}
 
-    run(scenario)
 
-
-def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_learns_it() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_learns_it() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         writer = TransactionalProducer(bench)
         await writer.init(timeout_ms=2_000)
@@ -653,11 +597,9 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_learns_it
         assert await writer.end(commit=True) == ErrorCode.INVALID_TXN_STATE, "as in Kafka"
         assert await writer.end(commit=False) == ErrorCode.NONE, "with the next epoch"
 
-    run(scenario)
 
-
-def test_a_topic_that_was_deleted_meanwhile_does_not_hinder_the_end() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_topic_that_was_deleted_meanwhile_does_not_hinder_the_end() -> None:
+    async with agent_bench() as bench:
         topic = await bench.topic()
         gone = await bench.topic("gone")
         writer = await started(bench)
@@ -666,8 +608,6 @@ def test_a_topic_that_was_deleted_meanwhile_does_not_hinder_the_end() -> None:
         await bench.sequencer.delete_topic(DeleteTopic(gone.topic_id))
         assert await writer.end(commit=True) == 0
         assert seen(await read(bench, topic)) == [(0, False), (1, True)]
-
-    run(scenario)
 
 
 def test_every_outcome_of_a_batch_has_a_code() -> None:
@@ -688,11 +628,11 @@ def test_a_gap_that_did_not_close_is_no_reason_to_raise_the_producers_epoch() ->
         assert behind is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_sequences_that_an_aborted_transaction_stored_are_refused_at_once() -> None:
+async def test_sequences_that_an_aborted_transaction_stored_are_refused_at_once() -> None:
     """librdkafka gives the sequences of what it purged at an abort to the next transaction (see `assign_offsets`). No
     batch that is still on its way changes that, so it is not waited for like a gap."""
 
-    async def scenario(bench: AgentBench) -> None:
+    async with agent_bench(gap_deadline_ms=5_000) as bench:
         await bench.topic()
         producer = TransactionalProducer(bench, is_newest=False)
         await producer.init()
@@ -704,5 +644,3 @@ def test_sequences_that_an_aborted_transaction_stored_are_refused_at_once() -> N
         (row,) = await producer.produce((0, producer.batch("t", 0, b"of the next transaction")))
         assert (row.error_code, row.base_offset) == (ErrorCode.UNKNOWN_PRODUCER_ID, -1)
         assert bench.clock.monotonic() - began < 1
-
-    run(scenario, gap_deadline_ms=5_000)

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import weakref
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 
@@ -24,7 +25,7 @@ from tailrace.batches.record_batch import read_header
 from tailrace.ids import TopicPartition
 from tailrace.kafka import ApiKey
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tests.support.agents import AgentBench, AwaitedSubmission, agent_bench, batch, run, settle
+from tests.support.agents import AgentBench, AwaitedSubmission, agent_bench, batch, settle
 from tests.support.faulty_store import FaultPlan, Faults, Latency, Operation
 
 LINGERING = {"quiet_ms": 60_000, "linger_ms": 250, "max_puts_per_second": 0.001}
@@ -487,25 +488,21 @@ async def test_a_commit_that_takes_long_holds_nothing_up_past_its_linger() -> No
         assert flushes(bench) == {"idle": 1.0, "linger": 1.0}
 
 
-def puts_in_ten_seconds(url: str) -> float:
+async def puts_in_ten_seconds(url: str) -> float:
     """Objects made of a batch every 20 ms, on the default budget of this store."""
-    counted: list[float] = []
-
-    async def scenario(bench: AgentBench) -> None:
+    settings = AgentSettings().on_store(url, 0.005)
+    budget = settings.max_puts_per_second
+    async with agent_bench(quiet_ms=settings.quiet_ms, max_puts_per_second=budget) as bench:
         topic = await bench.topic()
         for _ in range(500):
             submit(bench, topic, batch(b"1"))
             await bench.advance(0.02, 0.01)
-        counted.append(sum(flushes(bench).values()))
-
-    settings = AgentSettings().on_store(url, 0.005)
-    run(scenario, quiet_ms=settings.quiet_ms, max_puts_per_second=settings.max_puts_per_second)
-    return counted[0]
+        return sum(flushes(bench).values())
 
 
-def test_on_s3_five_puts_a_second_are_made_by_default_and_on_a_folder_as_many_as_it_takes() -> None:
-    assert 48 <= puts_in_ten_seconds("s3://bucket/prefix") <= 52
-    assert puts_in_ten_seconds("/var/lib/tailrace/objects") == 500
+async def test_on_s3_five_puts_a_second_are_made_by_default_and_on_a_folder_as_many_as_it_takes() -> None:
+    assert 48 <= await puts_in_ten_seconds("s3://bucket/prefix") <= 52
+    assert await puts_in_ten_seconds("/var/lib/tailrace/objects") == 500
 
 
 async def test_topics_share_objects_and_the_strictest_batch_that_waits_decides_when_one_is_sealed() -> None:
@@ -720,17 +717,15 @@ async def test_a_gap_that_never_closes_is_answered_after_its_deadline() -> None:
         assert await high_watermark(bench, topic) == 0
 
 
-def test_a_gap_that_never_closes_gets_its_own_error_also_when_commits_take_long() -> None:
-    async def scenario(bench: AgentBench) -> None:
-        topic, producer = await bench.topic(), await producer_of(bench)
-        early = submit(bench, topic, batch(b"2", producer=producer, sequence=7))
-        await bench.advance(0.1)
-        bench.sequencer.before_commit = lambda: bench.clock.sleep(0.1)
-        refused = await result_of(bench, early)
-        assert refused.error is BatchError.UNKNOWN_PRODUCER_ID
-
+async def test_a_gap_that_never_closes_gets_its_own_error_also_when_commits_take_long() -> None:
     for deadline_ms in range(900, 1_300, 50):
-        run(scenario, gap_deadline_ms=deadline_ms)
+        async with agent_bench(gap_deadline_ms=deadline_ms) as bench:
+            topic, producer = await bench.topic(), await producer_of(bench)
+            early = submit(bench, topic, batch(b"2", producer=producer, sequence=7))
+            await bench.advance(0.1)
+            bench.sequencer.before_commit = partial(bench.clock.sleep, 0.1)
+            refused = await result_of(bench, early)
+            assert refused.error is BatchError.UNKNOWN_PRODUCER_ID
 
 
 async def test_a_gap_gets_the_error_of_its_last_attempt() -> None:

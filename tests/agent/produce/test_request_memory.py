@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 
@@ -10,7 +11,7 @@ from agent.memory_budget import MemoryBudget
 from agent.produce.request_memory import ELEMENT_BYTES, PART, WAIT_SECONDS
 from tailrace.kafka.compiler import STEP
 from tests.agent.test_produce_fast_path import Client, produce
-from tests.support.agents import AgentBench, batch, run, settle
+from tests.support.agents import AgentBench, agent_bench, batch, settle
 
 MIB = 1 << 20
 LEAST_BUDGET = 16 * MIB
@@ -24,14 +25,14 @@ def of_many(partitions: int = MANY, records: bytes = SMALLEST, acks: int = -1) -
     return produce(records, partitions=range(1, partitions), acks=acks)
 
 
-def settled(scenario: object) -> None:
-    run(scenario, memory_budget_bytes=LEAST_BUDGET, max_rows_per_second=1e6)  # type: ignore[arg-type]
+def small_bench() -> AbstractAsyncContextManager[AgentBench]:
+    return agent_bench(memory_budget_bytes=LEAST_BUDGET, max_rows_per_second=1e6)
 
 
-def test_requests_of_smallest_batches_that_end_at_once_hold_little_beside_their_frames() -> None:
+async def test_requests_of_smallest_batches_that_end_at_once_hold_little_beside_their_frames() -> None:
     connections, partitions = 50, 2_000
 
-    async def scenario(bench: AgentBench) -> None:
+    async with small_bench() as bench:
         await bench.topic(partitions=partitions)
         budget = MemoryBudget(LEAST_BUDGET)
         clients = [Client(bench, budget=budget) for _ in range(connections)]
@@ -55,16 +56,14 @@ def test_requests_of_smallest_batches_that_end_at_once_hold_little_beside_their_
         assert [client.answers() for client in clients] == [[(0, number)] for number in range(connections)]
         assert budget.used == bench.services.request_memory.used == 0
 
-    settled(scenario)
-
 
 @pytest.mark.parametrize("partitions", [100, MANY])
 @pytest.mark.parametrize("records", [SMALLEST, b"", b"x" * 61])
 @pytest.mark.parametrize("acks", [-1, 0, 2])
-def test_the_memory_of_a_request_is_released_however_it_ends(
+async def test_the_memory_of_a_request_is_released_however_it_ends(
     partitions: int, records: bytes, acks: int
 ) -> None:
-    async def scenario(bench: AgentBench) -> None:
+    async with small_bench() as bench:
         await bench.topic(partitions=partitions - 1)
         client = Client(bench)
         client.feed(of_many(partitions, records, acks))  # the last partition is unknown
@@ -73,12 +72,12 @@ def test_the_memory_of_a_request_is_released_however_it_ends(
         assert not client.connection.deferred
         assert client.budget.used == bench.services.request_memory.used == 0
 
-    settled(scenario)
-
 
 @pytest.mark.parametrize("partitions", [100, MANY])
-def test_a_lost_connections_request_holds_its_memory_until_its_batches_are_stored(partitions: int) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_lost_connections_request_holds_its_memory_until_its_batches_are_stored(
+    partitions: int,
+) -> None:
+    async with small_bench() as bench:
         await bench.topic(partitions=partitions)
         bench.sequencer.may_commit.clear()
         client = Client(bench)
@@ -91,8 +90,6 @@ def test_a_lost_connections_request_holds_its_memory_until_its_batches_are_store
         await bench.advance(1)
         await settle(200)
         assert client.budget.used == bench.services.request_memory.used == 0
-
-    settled(scenario)
 
 
 async def full(bench: AgentBench) -> Client:
@@ -107,8 +104,8 @@ async def full(bench: AgentBench) -> Client:
 
 
 @pytest.mark.parametrize("partitions", [STEP // 2, MANY])
-def test_a_waiting_request_that_is_lost_gives_its_place_to_others(partitions: int) -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_waiting_request_that_is_lost_gives_its_place_to_others(partitions: int) -> None:
+    async with small_bench() as bench:
         first = await full(bench)
         lost, last = Client(bench), Client(bench)
         for client in (lost, last):
@@ -122,11 +119,9 @@ def test_a_waiting_request_that_is_lost_gives_its_place_to_others(partitions: in
         assert len(first.answers()) == len(last.answers()) == 1 and not lost.answers()
         assert lost.budget.used == bench.services.request_memory.used == 0
 
-    settled(scenario)
 
-
-def test_a_request_that_waits_for_memory_blocks_no_small_one() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_request_that_waits_for_memory_blocks_no_small_one() -> None:
+    async with small_bench() as bench:
         first = await full(bench)
         waiting, small = Client(bench), Client(bench)
         waiting.feed(of_many())
@@ -135,11 +130,9 @@ def test_a_request_that_waits_for_memory_blocks_no_small_one() -> None:
         assert first.connection.deferred == small.connection.deferred == 1
         assert not waiting.connection.deferred
 
-    settled(scenario)
 
-
-def test_a_request_that_waits_for_too_long_ends_its_connection_alone() -> None:
-    async def scenario(bench: AgentBench) -> None:
+async def test_a_request_that_waits_for_too_long_ends_its_connection_alone() -> None:
+    async with small_bench() as bench:
         await bench.topic(partitions=MANY)
         await bench.services.request_memory.take(MANY)
         waiting = Client(bench)
@@ -148,5 +141,3 @@ def test_a_request_that_waits_for_too_long_ends_its_connection_alone() -> None:
         await bench.advance(WAIT_SECONDS + 1, step=1)
         assert waiting.transport.closed and waiting.budget.used == 0
         assert not waiting.answers()
-
-    settled(scenario)

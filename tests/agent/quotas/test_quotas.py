@@ -23,7 +23,7 @@ from tailrace.quotas import QuotaEntity
 from tests.agent.test_connection import Transport
 from tests.support.agents import AgentBench, agent_bench, batch, settle
 from tests.support.frames import frames_of
-from tests.support.wire import WiredAgent, run_wired
+from tests.support.wire import wired_agent
 
 RATE = 10_000
 ALL_CLIENTS = QuotaEntity(client_id="")
@@ -234,8 +234,8 @@ async def test_the_smallest_quota_makes_a_client_wait_for_as_long_as_can_be_said
         assert client.answer(ApiKey.CREATE_TOPICS, 5, 0).throttle_time_ms == 2**31 - 1
 
 
-def test_a_connection_above_its_addresss_rate_is_not_read_and_is_closed(tmp_path: Path) -> None:
-    async def scenario(wired: WiredAgent) -> None:
+async def test_a_connection_above_its_addresss_rate_is_not_read_and_is_closed(tmp_path: Path) -> None:
+    async with wired_agent(tmp_path) as wired:
         change = ConfigChange("connection_creation_rate", ConfigOperation.SET, "1")
         entity = QuotaEntity(ip="127.0.0.1")
         await wired.sequencer.alter_config(AlterConfig(ConfigScope.QUOTA, entity.text, [change]))
@@ -247,8 +247,6 @@ def test_a_connection_above_its_addresss_rate_is_not_read_and_is_closed(tmp_path
         assert wired.metric("closed_connections_total", reason="connection_creation_rate") >= 1
         for client in clients:
             client.close()
-
-    run_wired(scenario, tmp_path)
 
 
 @pytest.mark.parametrize(("version", "refused"), [(7, 1), (5, 0)])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,7 +18,7 @@ from agent.security.users import new_credentials
 from sequencer.api.security import AlterScram, ScramMechanism, ScramName
 from tailrace.security.tls import Tls
 from tests.support.certificates import Authority
-from tests.support.wire import WiredAgent, run_wired
+from tests.support.wire import WiredAgent, wired_agent
 
 LISTENERS = {
     "PLAINTEXT": "PLAINTEXT://127.0.0.1:0",
@@ -68,15 +69,15 @@ class Secured:
         return ssl.create_default_context(cafile=str(self.folder / "ca.pem"))
 
 
-def run_secured(
-    scenario: Callable[[Secured], Awaitable[None]],
+@asynccontextmanager
+async def secured_agent(
     folder: Path,
     *listeners: str,
     agent: dict[str, Any] | None = None,
     token_secret: str = "",
     **security: Any,
-) -> None:
-    """Run a scenario against an agent with these listeners. Failed logins count to its end, not by the minute."""
+) -> AsyncIterator[Secured]:
+    """Run an agent with these listeners. Failed logins count to its end, not by the minute."""
     authority = Authority.make()
     files = authority.files(folder, "127.0.0.1", "localhost")
     (folder / "ca.pem").write_bytes(authority.certificate)
@@ -89,17 +90,14 @@ def run_secured(
     clients = ClientSecurity(
         parse_listeners([LISTENERS.get(each, each) for each in listeners], []), settings, tls, token_secret
     )
-
-    async def secured(wired: WiredAgent) -> None:
-        there = Secured(wired, folder, authority)
-        try:
-            await scenario(there)
-        finally:
-            for writer in there.opened:
-                writer.close()
-
     with patch.object(connection_limits, "MINUTE_SECONDS", 1e9):
-        run_wired(secured, folder, clients=clients, **agent or {})
+        async with wired_agent(folder, clients=clients, **agent or {}) as wired:
+            there = Secured(wired, folder, authority)
+            try:
+                yield there
+            finally:
+                for writer in there.opened:
+                    writer.close()
 
 
 async def in_thread(work: Callable[[], Any]) -> Any:

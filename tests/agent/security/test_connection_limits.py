@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from agent.security.connection_limits import ConnectionLimits, PendingLogins
 from agent.security.settings import SecuritySettings
-from tests.agent.security.secured import Secured, in_thread, run_secured
+from tests.agent.security.secured import in_thread, secured_agent
 from tests.agent.security.test_logins import ROOT, _round_trip
 from tests.support.patience import PATIENCE_SECONDS
 
@@ -88,8 +88,14 @@ def test_one_address_does_not_keep_the_logins_of_others_out() -> None:
     assert room.enter("a2", "a", until=9.0) is None, "late ones count no more"
 
 
-def test_wrong_passwords_in_a_loop_do_not_keep_a_client_out_that_is_in(tmp_path: Path) -> None:
-    async def scenario(secured: Secured) -> None:
+async def test_wrong_passwords_in_a_loop_do_not_keep_a_client_out_that_is_in(tmp_path: Path) -> None:
+    async with secured_agent(
+        tmp_path,
+        "SASL_PLAINTEXT",
+        agent={"group_initial_rebalance_delay_ms": 0},
+        max_failed_logins_per_minute=1,
+        **ROOT,
+    ) as secured:
         await secured.wired.topic()
         await secured.add_user("alice")
         assert await in_thread(lambda: _round_trip(secured.librdkafka("SASL_PLAINTEXT"))) == [b"hello"]
@@ -107,18 +113,9 @@ def test_wrong_passwords_in_a_loop_do_not_keep_a_client_out_that_is_in(tmp_path:
         await in_thread(knock)
         assert refused() >= 1
 
-    run_secured(
-        scenario,
-        tmp_path,
-        "SASL_PLAINTEXT",
-        agent={"group_initial_rebalance_delay_ms": 0},
-        max_failed_logins_per_minute=1,
-        **ROOT,
-    )
 
-
-def test_a_handshake_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
-    async def scenario(secured: Secured) -> None:
+async def test_a_handshake_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with secured_agent(tmp_path, "SSL") as secured:
         for _ in range(3):
             reader, writer = await asyncio.open_connection("127.0.0.1", secured.wired.agent.kafka_port)
             writer.write(b"\0\0\0\x0a not TLS")
@@ -127,11 +124,11 @@ def test_a_handshake_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
             writer.close()
         assert secured.wired.metric("connections") == 0
 
-    run_secured(scenario, tmp_path, "SSL")
 
-
-def test_silent_connections_of_one_address_do_not_fill_the_room_for_handshakes(tmp_path: Path) -> None:
-    async def scenario(secured: Secured) -> None:
+async def test_silent_connections_of_one_address_do_not_fill_the_room_for_handshakes(tmp_path: Path) -> None:
+    async with secured_agent(
+        tmp_path, "SASL_SSL", max_connections_without_login_per_address=2, handshake_timeout_ms=86_400_000
+    ) as secured:
         port = secured.wired.agent.kafka_ports["SASL_SSL"]
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
         secured.opened += [writer for _, writer in silent]
@@ -146,17 +143,9 @@ def test_silent_connections_of_one_address_do_not_fill_the_room_for_handshakes(t
         )
         secured.opened.append(writer)
 
-    run_secured(
-        scenario,
-        tmp_path,
-        "SASL_SSL",
-        max_connections_without_login_per_address=2,
-        handshake_timeout_ms=86_400_000,
-    )
 
-
-def test_the_log_says_why_a_handshake_failed_and_a_late_one_is_ended(tmp_path: Path) -> None:
-    async def scenario(secured: Secured) -> None:
+async def test_the_log_says_why_a_handshake_failed_and_a_late_one_is_ended(tmp_path: Path) -> None:
+    async with secured_agent(tmp_path, "SSL", handshake_timeout_ms=100) as secured:
         with capture_logs() as lines:
             for sent in (b"\0\0\0\x0a not TLS", b""):
                 reader, writer = await asyncio.open_connection("127.0.0.1", secured.wired.agent.kafka_port)
@@ -170,5 +159,3 @@ def test_the_log_says_why_a_handshake_failed_and_a_late_one_is_ended(tmp_path: P
         assert (garbage["listener"], garbage["peer"]) == ("SSL", "127.0.0.1")
         assert "WRONG_VERSION_NUMBER" in garbage["error"] or "HTTP" in garbage["error"]
         assert "longer than 0.1 seconds" in silent["error"]
-
-    run_secured(scenario, tmp_path, "SSL", handshake_timeout_ms=100)

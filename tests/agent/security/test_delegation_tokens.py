@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from tailrace.kafka.messages.create_delegation_token import CreateDelegationToke
 from tailrace.kafka.messages.metadata import MetadataRequest
 from tailrace.kafka.messages.sasl_authenticate import SaslAuthenticateRequest
 from tailrace.kafka.messages.sasl_handshake import SaslHandshakeRequest
-from tests.agent.security.secured import Secured, run_secured
+from tests.agent.security.secured import Secured, secured_agent
 from tests.support.agents import TOKEN_SECRET, token_of
 from tests.support.clocks import ManualClock, SeededEntropy
 
@@ -91,8 +92,8 @@ def password_of(request: CreateToken) -> str:
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_a_client_with_a_token_is_its_owner_until_it_expires(tmp_path: Path, mechanism: str) -> None:
-    async def scenario(secured: Secured) -> None:
+async def test_a_client_with_a_token_is_its_owner_until_it_expires(tmp_path: Path, mechanism: str) -> None:
+    async with secured_agent(tmp_path, "SASL_PLAINTEXT", **ALICES) as secured:
         await secured.wired.topic()
         token = token_of("User:alice", THE_TOKEN)
         await secured.wired.sequencer.create_token(token)
@@ -103,8 +104,6 @@ def test_a_client_with_a_token_is_its_owner_until_it_expires(tmp_path: Path, mec
         assert await client.topics() == ["t"]
         another = await client.ask(ApiKey.CREATE_DELEGATION_TOKEN, 3, CreateDelegationTokenRequest())
         assert another.error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
-
-    run_secured(scenario, tmp_path, "SASL_PLAINTEXT", **ALICES)
 
 
 async def no_change(secured: Secured, token: DelegationToken) -> None:
@@ -134,10 +133,10 @@ async def end(secured: Secured, token: DelegationToken) -> None:
         "half an extension",
     ],
 )
-def test_all_clients_without_a_valid_token_are_refused_alike(
+async def test_all_clients_without_a_valid_token_are_refused_alike(
     tmp_path: Path, token_id: str, password: str, extension: str, change: Any
 ) -> None:
-    async def scenario(secured: Secured) -> None:
+    async with secured_agent(tmp_path, "SASL_PLAINTEXT", **ALICES) as secured:
         request = token_of("User:alice", THE_TOKEN)
         await change(secured, await secured.wired.sequencer.create_token(request))
         client = await Client.open(secured)
@@ -147,31 +146,25 @@ def test_all_clients_without_a_valid_token_are_refused_alike(
             "Authentication failed due to invalid credentials with SASL mechanism SCRAM-SHA-256"
         )
 
-    run_secured(scenario, tmp_path, "SASL_PLAINTEXT", **ALICES)
 
-
-def test_a_token_is_no_password_of_its_owner(tmp_path: Path) -> None:
-    async def scenario(secured: Secured) -> None:
+async def test_a_token_is_no_password_of_its_owner(tmp_path: Path) -> None:
+    async with secured_agent(tmp_path, "SASL_PLAINTEXT", **ALICES) as secured:
         token = token_of("User:alice", THE_TOKEN)
         await secured.wired.sequencer.create_token(token)
         await secured.add_user("alice")
         answer = await (await Client.open(secured)).log_in("alice", password_of(token), extension="x=y")
         assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
 
-    run_secured(scenario, tmp_path, "SASL_PLAINTEXT", **ALICES)
 
-
-def test_without_a_secret_no_token_lets_in(tmp_path: Path) -> None:
-    async def scenario(secured: Secured) -> None:
+async def test_without_a_secret_no_token_lets_in(tmp_path: Path) -> None:
+    async with secured_agent(tmp_path, "SASL_PLAINTEXT", super_users=("User:alice",)) as secured:
         token = token_of("User:alice", THE_TOKEN)
         await secured.wired.sequencer.create_token(token)
         answer = await (await Client.open(secured)).log_in(THE_TOKEN, password_of(token))
         assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
 
-    run_secured(scenario, tmp_path, "SASL_PLAINTEXT", super_users=("User:alice",))
 
-
-def test_a_client_that_cannot_be_judged_now_may_come_again(
+async def test_a_client_that_cannot_be_judged_now_may_come_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(logins: TokenLogins, token_id: str) -> None:
@@ -179,20 +172,20 @@ def test_a_client_that_cannot_be_judged_now_may_come_again(
 
     monkeypatch.setattr(TokenLogins, "find", away)
 
-    async def scenario(secured: Secured) -> None:
+    async with secured_agent(tmp_path, "SASL_PLAINTEXT", **ALICES) as secured:
         token = token_of("User:alice", THE_TOKEN)
         client = await Client.open(secured)
         with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
             await client.log_in(THE_TOKEN, password_of(token))
         assert secured.wired.told("a login failed")
 
-    run_secured(scenario, tmp_path, "SASL_PLAINTEXT", **ALICES)
 
-
-def test_a_tenants_token_is_good_at_its_own_listener_alone(tmp_path: Path) -> None:
+async def test_a_tenants_token_is_good_at_its_own_listener_alone(tmp_path: Path) -> None:
     listeners = [f"{name}:SASL_PLAINTEXT://127.0.0.1:0" for name in ("ACME", "OTHER", "ALL")]
 
-    async def scenario(secured: Secured) -> None:
+    async with secured_agent(
+        tmp_path, *listeners, **ALICES, tenant_listeners=("ACME=acme", "OTHER=other")
+    ) as secured:
         tokens = {"User:acme~alice": THE_TOKEN, "User:alice": OTHER_TOKEN}
         for owner, token_id in tokens.items():
             await secured.wired.sequencer.create_token(token_of(owner, token_id))
@@ -205,11 +198,9 @@ def test_a_tenants_token_is_good_at_its_own_listener_alone(tmp_path: Path) -> No
                     good.append((owner, listener))
         assert good == [("User:acme~alice", "ACME"), ("User:acme~alice", "ALL"), ("User:alice", "ALL")]
 
-    run_secured(scenario, tmp_path, *listeners, **ALICES, tenant_listeners=("ACME=acme", "OTHER=other"))
 
-
-def test_a_session_is_by_password_or_by_token_from_its_first_login_on(tmp_path: Path) -> None:
-    async def scenario(secured: Secured) -> None:
+async def test_a_session_is_by_password_or_by_token_from_its_first_login_on(tmp_path: Path) -> None:
+    async with secured_agent(tmp_path, "SASL_PLAINTEXT", **ALICES) as secured:
         token = token_of("User:alice", THE_TOKEN)
         await secured.wired.sequencer.create_token(token)
         await secured.add_user("alice")
@@ -218,11 +209,9 @@ def test_a_session_is_by_password_or_by_token_from_its_first_login_on(tmp_path: 
         answer = await client.log_in(THE_TOKEN, password_of(token))
         assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
 
-    run_secured(scenario, tmp_path, "SASL_PLAINTEXT", **ALICES)
 
-
-def test_a_token_outlives_its_owners_password_and_so_do_its_connections(tmp_path: Path) -> None:
-    async def scenario(secured: Secured) -> None:
+async def test_a_token_outlives_its_owners_password_and_so_do_its_connections(tmp_path: Path) -> None:
+    async with secured_agent(tmp_path, "SASL_PLAINTEXT", **ALICES) as secured:
         token = token_of("User:alice", THE_TOKEN)
         await secured.wired.sequencer.create_token(token)
         await secured.add_user("alice")
@@ -233,8 +222,6 @@ def test_a_token_outlives_its_owners_password_and_so_do_its_connections(tmp_path
         await secured.wired.sequencer.alter_scram(AlterScram([], [name]))
         await secured.wired.agent.catalog.refresh()
         assert await client.topics() == []
-
-    run_secured(scenario, tmp_path, "SASL_PLAINTEXT", **ALICES)
 
 
 @dataclass
@@ -262,20 +249,18 @@ class Logins:
         return step.token.split(b",")[1], step.has_failed
 
 
-def run_logins(scenario: Callable[[Logins], Awaitable[None]], logins: Logins | None = None) -> None:
-    async def run() -> None:
-        opened = logins or Logins()
-        with ThreadPoolExecutor(1) as executor:
-            await opened.open(executor)
-            await scenario(opened)
-            await opened.sequencer.close()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def opened_logins(logins: Logins | None = None) -> AsyncIterator[Logins]:
+    opened = logins or Logins()
+    with ThreadPoolExecutor(1) as executor:
+        await opened.open(executor)
+        yield opened
+        await opened.sequencer.close()
 
 
 @pytest.mark.parametrize("ahead_ms", [-2 * 3_600_000, 0, 2 * 3_600_000])
-def test_a_token_is_good_until_the_databases_clock_says_that_it_has_expired(ahead_ms: int) -> None:
-    async def scenario(logins: Logins) -> None:
+async def test_a_token_is_good_until_the_databases_clock_says_that_it_has_expired(ahead_ms: int) -> None:
+    async with opened_logins(Logins(ahead_ms)) as logins:
         await logins.sequencer.create_token(token_of("User:alice", THE_TOKEN))
         logins.database.advance(1_800)
         good = await logins.tokens.find(THE_TOKEN)
@@ -283,11 +268,9 @@ def test_a_token_is_good_until_the_databases_clock_says_that_it_has_expired(ahea
         logins.database.advance(1_800)
         assert await logins.tokens.find(THE_TOKEN) is None
 
-    run_logins(scenario, Logins(ahead_ms))
 
-
-def test_a_challenge_does_not_say_whether_there_is_such_a_token() -> None:
-    async def scenario(logins: Logins) -> None:
+async def test_a_challenge_does_not_say_whether_there_is_such_a_token() -> None:
+    async with opened_logins() as logins:
         token = await logins.sequencer.create_token(token_of("User:alice", THE_TOKEN))
         known = [await logins.first_answer(THE_TOKEN, agent) for agent in (1, 1, 2)]
         await logins.sequencer.alter_token(AlterToken(token.fingerprint, token.owner, -1))
@@ -296,25 +279,23 @@ def test_a_challenge_does_not_say_whether_there_is_such_a_token() -> None:
         assert set(known) == {(salt, False)} and set(unknown) == {(salt, True)}
         assert (await logins.first_answer(OTHER_TOKEN))[0] != salt
 
-    run_logins(scenario)
-
 
 @pytest.mark.parametrize("token_id", ["x", THE_TOKEN + "x", THE_TOKEN[:-1] + "+", THE_TOKEN[:-1] + "é"])
-def test_an_id_that_no_token_has_is_not_looked_up(token_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_id_that_no_token_has_is_not_looked_up(
+    token_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def find(logins: TokenLogins, token_id: str) -> None:
         raise AssertionError(f"{token_id} was looked up")
 
-    async def scenario(logins: Logins) -> None:
+    monkeypatch.setattr(TokenLogins, "find", find)
+    async with opened_logins() as logins:
         assert (await logins.first_answer(token_id))[1]
 
-    monkeypatch.setattr(TokenLogins, "find", find)
-    run_logins(scenario)
 
-
-def test_an_unknown_token_is_a_failed_login_once_also_of_who_hangs_up_before_he_is_reported(
+async def test_an_unknown_token_is_a_failed_login_once_also_of_who_hangs_up_before_he_is_reported(
     tmp_path: Path,
 ) -> None:
-    async def scenario(secured: Secured) -> None:
+    async with secured_agent(tmp_path, "SASL_PLAINTEXT", **ALICES, max_failed_logins_per_minute=2) as secured:
         token = token_of("User:alice", THE_TOKEN)
         answer = await (await Client.open(secured)).log_in(THE_TOKEN, password_of(token))
         assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
@@ -327,8 +308,6 @@ def test_an_unknown_token_is_a_failed_login_once_also_of_who_hangs_up_before_he_
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await refused.ask(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("SCRAM-SHA-256"))
         assert secured.wired.metric("closed_connections_total", reason="max_failed_logins_per_minute") == 1
-
-    run_secured(scenario, tmp_path, "SASL_PLAINTEXT", **ALICES, max_failed_logins_per_minute=2)
 
 
 def test_scramp_takes_no_extension_itself() -> None:

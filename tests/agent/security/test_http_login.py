@@ -9,14 +9,18 @@ from agent.http import AgentPages
 from sequencer.api.security import CreateAcls
 from tailrace.http.http_server import HttpServer
 from tailrace.security.acls import CLUSTER_NAME, Acl, Operation, PatternType, Permission, ResourceType
-from tests.agent.security.secured import PASSWORD, Secured, run_secured
+from tests.agent.security.secured import PASSWORD, secured_agent
 from tests.agent.security.test_oauthbearer import KEY, OTHER, jwks, settings, token
 
 
-def test_pages_and_metrics_need_a_user_who_may_describe_the_cluster(tmp_path: Path) -> None:
+async def test_pages_and_metrics_need_a_user_who_may_describe_the_cluster(tmp_path: Path) -> None:
     jwks(tmp_path / "jwks.json", KEY)
 
-    async def scenario(secured: Secured) -> None:
+    options = dict(
+        settings(tmp_path / "jwks.json", super_users=("User:alice",), failed_authentication_delay_ms=0)
+    )
+
+    async with secured_agent(tmp_path, "SASL_PLAINTEXT", **options) as secured:
         for user in ("alice", "bob", "carol"):
             await secured.add_user(user)
         describe = Acl(
@@ -56,15 +60,8 @@ def test_pages_and_metrics_need_a_user_who_may_describe_the_cluster(tmp_path: Pa
             assert await status(headers={"Authorization": "Basic !"}) == 401
         await http.close()
 
-    options = dict(
-        settings(tmp_path / "jwks.json", super_users=("User:alice",), failed_authentication_delay_ms=0)
-    )
-    run_secured(scenario, tmp_path, "SASL_PLAINTEXT", **options)
-
 
 @pytest.mark.parametrize("listener", ["PLAINTEXT", "SSL"])
-def test_without_logins_pages_are_open(tmp_path: Path, listener: str) -> None:
-    async def scenario(secured: Secured) -> None:
+async def test_without_logins_pages_are_open(tmp_path: Path, listener: str) -> None:
+    async with secured_agent(tmp_path, listener) as secured:
         assert secured.wired.agent.http_login is None
-
-    run_secured(scenario, tmp_path, listener)

@@ -22,7 +22,7 @@ from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.metadata import MetadataRequest
 from tailrace.kafka.messages.sasl_authenticate import SaslAuthenticateRequest
 from tailrace.kafka.messages.sasl_handshake import SaslHandshakeRequest
-from tests.agent.security.secured import PASSWORD, Secured, in_thread, run_secured
+from tests.agent.security.secured import PASSWORD, Secured, in_thread, secured_agent
 from tests.support.certificates import Authority
 from tests.support.patience import PATIENCE_SECONDS
 
@@ -55,8 +55,13 @@ def _round_trip(settings: dict[str, Any]) -> list[bytes]:
         ("SASL_SSL", "PLAIN"),
     ],
 )
-def test_librdkafka_logs_in_and_moves_records(tmp_path: Path, listener: str, mechanism: str) -> None:
-    async def scenario(secured: Secured) -> None:
+async def test_librdkafka_logs_in_and_moves_records(tmp_path: Path, listener: str, mechanism: str) -> None:
+    # A second listener, so that addresses of the wrong one would be found out.
+    others = [name for name in ("PLAINTEXT", "SASL_SSL") if name != listener]
+
+    async with secured_agent(
+        tmp_path, *others, listener, agent={"group_initial_rebalance_delay_ms": 0}, **ROOT
+    ) as secured:
         await secured.wired.topic()
         await secured.add_user(
             "alice", mechanism=mechanism.replace("-", "_") if "SCRAM" in mechanism else "SCRAM_SHA_256"
@@ -64,13 +69,9 @@ def test_librdkafka_logs_in_and_moves_records(tmp_path: Path, listener: str, mec
         more = {"sasl.mechanism": mechanism} if mechanism else {}
         assert await in_thread(lambda: _round_trip(secured.librdkafka(listener, **more))) == [b"hello"]
 
-    # A second listener, so that addresses of the wrong one would be found out.
-    others = [name for name in ("PLAINTEXT", "SASL_SSL") if name != listener]
-    run_secured(scenario, tmp_path, *others, listener, agent={"group_initial_rebalance_delay_ms": 0}, **ROOT)
 
-
-def test_kafka_python_and_aiokafka_log_in(tmp_path: Path) -> None:
-    async def scenario(secured: Secured) -> None:
+async def test_kafka_python_and_aiokafka_log_in(tmp_path: Path) -> None:
+    async with secured_agent(tmp_path, "PLAINTEXT", "SASL_SSL", **ROOT) as secured:
         await secured.wired.topic()
         await secured.add_user("alice", mechanism="SCRAM_SHA_512")
         producer = AIOKafkaProducer(
@@ -103,8 +104,6 @@ def test_kafka_python_and_aiokafka_log_in(tmp_path: Path) -> None:
 
         assert await in_thread(consume) == b"by aiokafka"
 
-    run_secured(scenario, tmp_path, "PLAINTEXT", "SASL_SSL", **ROOT)
-
 
 def _refusal(settings: dict[str, Any]) -> str:
     errors: list[str] = []
@@ -119,10 +118,10 @@ def _refusal(settings: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize(("user", "password"), [("alice", "wrong"), ("nobody", PASSWORD)])
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
-def test_a_wrong_password_and_an_unknown_user_are_refused_alike(
+async def test_a_wrong_password_and_an_unknown_user_are_refused_alike(
     tmp_path: Path, user: str, password: str, mechanism: str
 ) -> None:
-    async def scenario(secured: Secured) -> None:
+    async with secured_agent(tmp_path, "SASL_PLAINTEXT") as secured:
         await secured.add_user("alice")
         settings = secured.librdkafka("SASL_PLAINTEXT", user, password, **{"sasl.mechanism": mechanism})
         told = await in_thread(lambda: _refusal(settings))
@@ -134,8 +133,6 @@ def test_a_wrong_password_and_an_unknown_user_are_refused_alike(
         line = secured.wired.told("a login failed")[0]
         assert (line["user"], line["peer"]) == (user, "127.0.0.1"), "who has to be told of the mistake"
         assert password not in str(line)
-
-    run_secured(scenario, tmp_path, "SASL_PLAINTEXT")
 
 
 DUKE = "CN=Duke,OU=Services,O=Example"
@@ -153,40 +150,33 @@ def _certified(secured: Secured, authority: Authority) -> dict[str, Any]:
     )
 
 
-def test_a_client_certificate_names_the_principal(tmp_path: Path) -> None:
-    async def scenario(secured: Secured) -> None:
-        await secured.wired.topic()
-        settings = _certified(secured, secured.authority)
-        assert await in_thread(lambda: _round_trip(settings)) == [b"hello"]
-        assert secured.wired.metric("logins_total", listener="SSL", mechanism="SSL", result="success") > 0
-
-    run_secured(
-        scenario,
+async def test_a_client_certificate_names_the_principal(tmp_path: Path) -> None:
+    async with secured_agent(
         tmp_path,
         "SSL",
         agent={"group_initial_rebalance_delay_ms": 0},
         super_users=("User:Duke",),
         **BY_CERTIFICATE,
-    )
+    ) as secured:
+        await secured.wired.topic()
+        settings = _certified(secured, secured.authority)
+        assert await in_thread(lambda: _round_trip(settings)) == [b"hello"]
+        assert secured.wired.metric("logins_total", listener="SSL", mechanism="SSL", result="success") > 0
 
 
-def test_the_owner_of_a_certificate_may_do_only_what_he_may(tmp_path: Path) -> None:
-    async def scenario(secured: Secured) -> None:
+async def test_the_owner_of_a_certificate_may_do_only_what_he_may(tmp_path: Path) -> None:
+    async with secured_agent(tmp_path, "SSL", **BY_CERTIFICATE) as secured:
         await secured.wired.topic()
         settings = _certified(secured, secured.authority)
         listed = await in_thread(lambda: AdminClient(settings).list_topics(timeout=PATIENCE_SECONDS).topics)
         assert listed == {}, "he has come in, and sees no topic"
 
-    run_secured(scenario, tmp_path, "SSL", **BY_CERTIFICATE)
 
-
-def test_a_certificate_of_another_authority_and_none_are_refused(tmp_path: Path) -> None:
-    async def scenario(secured: Secured) -> None:
+async def test_a_certificate_of_another_authority_and_none_are_refused(tmp_path: Path) -> None:
+    async with secured_agent(tmp_path, "SSL", super_users=("User:Duke",), **BY_CERTIFICATE) as secured:
         await secured.wired.topic()
         await in_thread(lambda: _refusal(_certified(secured, Authority.make("another"))))
         await in_thread(lambda: _refusal(secured.librdkafka("SSL")))
-
-    run_secured(scenario, tmp_path, "SSL", super_users=("User:Duke",), **BY_CERTIFICATE)
 
 
 async def _exchange(port: int, *frames: bytes) -> bytes:
@@ -218,8 +208,8 @@ async def _logged_in(port: int, user: str) -> tuple[asyncio.StreamReader, asynci
     return reader, writer
 
 
-def test_before_the_login_only_logins_are_served(tmp_path: Path) -> None:
-    async def scenario(secured: Secured) -> None:
+async def test_before_the_login_only_logins_are_served(tmp_path: Path) -> None:
+    async with secured_agent(tmp_path, "SASL_PLAINTEXT") as secured:
         port = secured.wired.agent.kafka_ports["SASL_PLAINTEXT"]
         metadata = struct.pack(">hhi", 3, 1, 7) + struct.pack(">h", -1) + struct.pack(">i", -1)
         assert await _exchange(port, metadata) == b""
@@ -229,8 +219,6 @@ def test_before_the_login_only_logins_are_served(tmp_path: Path) -> None:
         answer = await _exchange(port, handshake, metadata)
         assert answer[4:10] == struct.pack(">ih", 7, 0)
         assert len(answer) == 4 + struct.unpack(">i", answer[:4])[0], "only the handshake was answered"
-
-    run_secured(scenario, tmp_path, "SASL_PLAINTEXT")
 
 
 class _OldClient:
@@ -258,8 +246,8 @@ class _OldClient:
         return await self.answer()
 
 
-def test_a_client_of_before_kafka_1_logs_in_by_bare_tokens_once(tmp_path: Path) -> None:
-    async def scenario(secured: Secured) -> None:
+async def test_a_client_of_before_kafka_1_logs_in_by_bare_tokens_once(tmp_path: Path) -> None:
+    async with secured_agent(tmp_path, "SASL_PLAINTEXT", **ROOT) as secured:
         await secured.add_user("alice")
         client = await _OldClient.connect(secured)
         handshake = SaslHandshakeRequest("PLAIN")
@@ -273,19 +261,15 @@ def test_a_client_of_before_kafka_1_logs_in_by_bare_tokens_once(tmp_path: Path) 
         with pytest.raises(asyncio.IncompleteReadError):
             await wrong.say(b"\0alice\0wrong")
 
-    run_secured(scenario, tmp_path, "SASL_PLAINTEXT", **ROOT)
 
-
-def test_a_client_of_before_kafka_1_logs_in_by_scram(tmp_path: Path) -> None:
-    async def scenario(secured: Secured) -> None:
+async def test_a_client_of_before_kafka_1_logs_in_by_scram(tmp_path: Path) -> None:
+    async with secured_agent(tmp_path, "SASL_PLAINTEXT", **ROOT) as secured:
         await secured.add_user("alice")
         client, scram = await _OldClient.connect(secured), ScramClient(["SCRAM-SHA-256"], "alice", PASSWORD)
         await client.ask(ApiKey.SASL_HANDSHAKE, 0, SaslHandshakeRequest("SCRAM-SHA-256"))
         scram.set_server_first((await client.say(scram.get_client_first().encode())).decode())
         scram.set_server_final((await client.say(scram.get_client_final().encode())).decode())
         assert (await client.ask(ApiKey.METADATA, 1, MetadataRequest(topics=[]))).brokers
-
-    run_secured(scenario, tmp_path, "SASL_PLAINTEXT", **ROOT)
 
 
 class _HeaderFor(Gs2Header):
@@ -300,7 +284,7 @@ class _HeaderFor(Gs2Header):
 
 
 @pytest.mark.parametrize("user", ["alice", "a,b=c"])
-def test_scram_lets_a_client_name_itself_as_the_authorization_id_and_nobody_else(
+async def test_scram_lets_a_client_name_itself_as_the_authorization_id_and_nobody_else(
     tmp_path: Path, user: str
 ) -> None:
     async def first_answer(secured: Secured, acts_as: str) -> tuple[_OldClient, ScramClient, bytes]:
@@ -309,7 +293,7 @@ def test_scram_lets_a_client_name_itself_as_the_authorization_id_and_nobody_else
         await client.ask(ApiKey.SASL_HANDSHAKE, 0, SaslHandshakeRequest("SCRAM-SHA-256"))
         return client, scram, await client.say(scram.get_client_first().encode())
 
-    async def scenario(secured: Secured) -> None:
+    async with secured_agent(tmp_path, "SASL_PLAINTEXT", **ROOT) as secured:
         await secured.add_user(user)
         client, scram, answer = await first_answer(secured, user)
         scram.set_server_first(answer.decode())
@@ -320,11 +304,9 @@ def test_scram_lets_a_client_name_itself_as_the_authorization_id_and_nobody_else
         (line,) = secured.wired.told("a login failed")
         assert (line["user"], "authorization id" in line["reason"]) == (user, True)
 
-    run_secured(scenario, tmp_path, "SASL_PLAINTEXT", **ROOT)
 
-
-def test_the_connections_of_a_removed_user_are_closed_and_nobody_elses(tmp_path: Path) -> None:
-    async def scenario(secured: Secured) -> None:
+async def test_the_connections_of_a_removed_user_are_closed_and_nobody_elses(tmp_path: Path) -> None:
+    async with secured_agent(tmp_path, "SASL_PLAINTEXT") as secured:
         port = secured.wired.agent.kafka_ports["SASL_PLAINTEXT"]
         await secured.add_user("alice")
         await secured.add_user("bob")
@@ -338,19 +320,15 @@ def test_the_connections_of_a_removed_user_are_closed_and_nobody_elses(tmp_path:
         held.close()
         writer.close()
 
-    run_secured(scenario, tmp_path, "SASL_PLAINTEXT")
 
-
-def test_a_client_that_does_not_log_in_in_time_is_disconnected(tmp_path: Path) -> None:
-    async def scenario(secured: Secured) -> None:
+async def test_a_client_that_does_not_log_in_in_time_is_disconnected(tmp_path: Path) -> None:
+    async with secured_agent(tmp_path, "SASL_PLAINTEXT", authentication_timeout_ms=100) as secured:
         assert await _exchange(secured.wired.agent.kafka_ports["SASL_PLAINTEXT"]) == b""
         assert secured.wired.metric("closed_connections_total", reason="no login") == 1
 
-    run_secured(scenario, tmp_path, "SASL_PLAINTEXT", authentication_timeout_ms=100)
 
-
-def test_a_client_logs_in_again_before_its_session_ends(tmp_path: Path) -> None:
-    async def scenario(secured: Secured) -> None:
+async def test_a_client_logs_in_again_before_its_session_ends(tmp_path: Path) -> None:
+    async with secured_agent(tmp_path, "SASL_PLAINTEXT", max_session_ms=1500, **ROOT) as secured:
         await secured.wired.topic()
         await secured.add_user("alice")
 
@@ -366,5 +344,3 @@ def test_a_client_logs_in_again_before_its_session_ends(tmp_path: Path) -> None:
             "logins_total", listener="SASL_PLAINTEXT", mechanism="SCRAM-SHA-256", result="success"
         )
         assert logins > 2
-
-    run_secured(scenario, tmp_path, "SASL_PLAINTEXT", max_session_ms=1500, **ROOT)

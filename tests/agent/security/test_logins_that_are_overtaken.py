@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 
 import pytest
 from scramp import ScramClient
@@ -47,19 +48,17 @@ class There:
         await self.sequencer.alter_token(AlterToken(token.fingerprint, token.owner, -1))
 
 
-def run(scenario: Callable[[There], Awaitable[None]]) -> None:
-    async def opened() -> None:
-        with ThreadPoolExecutor(1) as executor:
-            there = There(executor)
-            await there.sequencer.start()
-            try:
-                await there.alter(password=PASSWORD)
-                await there.sequencer.create_token(token_of("User:alice", TOKEN))
-                await scenario(there)
-            finally:
-                await there.sequencer.close()
-
-    asyncio.run(opened())
+@asynccontextmanager
+async def opened() -> AsyncIterator[There]:
+    with ThreadPoolExecutor(1) as executor:
+        there = There(executor)
+        await there.sequencer.start()
+        try:
+            await there.alter(password=PASSWORD)
+            await there.sequencer.create_token(token_of("User:alice", TOKEN))
+            yield there
+        finally:
+            await there.sequencer.close()
 
 
 async def scram(there: There, between: Callable[[], Awaitable[None]], *, by_token: bool = False) -> str:
@@ -84,17 +83,18 @@ async def nothing() -> None:
 
 
 @pytest.mark.parametrize("password", [None, "flights-2014", PASSWORD])
-def test_scram_with_credentials_that_were_deleted_or_changed_meanwhile_fails(password: str | None) -> None:
-    async def scenario(there: There) -> None:
+async def test_scram_with_credentials_that_were_deleted_or_changed_meanwhile_fails(
+    password: str | None,
+) -> None:
+    async with opened() as there:
         assert await scram(there, nothing) == "alice"
         with pytest.raises(LoginFailed, match="invalid credentials"):
             await scram(there, lambda: there.alter(password=password))
 
-    run(scenario)
 
+async def test_scram_continues_whatever_else_changes_meanwhile() -> None:
+    async with opened() as there:
 
-def test_scram_continues_whatever_else_changes_meanwhile() -> None:
-    async def scenario(there: There) -> None:
         async def bob_comes() -> None:
             bob = new_credentials(ScramName("bob", ALICE.mechanism), PASSWORD, iterations=4096)
             await there.sequencer.alter_scram(AlterScram([bob], []))
@@ -102,23 +102,19 @@ def test_scram_continues_whatever_else_changes_meanwhile() -> None:
 
         assert await scram(there, bob_comes) == "alice"
 
-    run(scenario)
 
-
-def test_a_token_that_was_ended_meanwhile_lets_nobody_in() -> None:
-    async def scenario(there: There) -> None:
+async def test_a_token_that_was_ended_meanwhile_lets_nobody_in() -> None:
+    async with opened() as there:
         assert await scram(there, nothing, by_token=True) == "alice"
         with pytest.raises(LoginFailed, match="invalid credentials"):
             await scram(there, there.end_token, by_token=True)
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("password", [None, "flights-2014"])
-def test_a_password_that_was_deleted_or_changed_while_it_was_checked_fails(
+async def test_a_password_that_was_deleted_or_changed_while_it_was_checked_fails(
     password: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(there: There) -> None:
+    async with opened() as there:
         loop, fits = asyncio.get_running_loop(), users_module._fits
         assert (await PlainExchange(there.users).answer(f"\0alice\0{PASSWORD}".encode())).login is not None
 
@@ -129,5 +125,3 @@ def test_a_password_that_was_deleted_or_changed_while_it_was_checked_fails(
         monkeypatch.setattr(users_module, "_fits", overtaken)
         with pytest.raises(LoginFailed, match="Invalid username or password"):
             await PlainExchange(there.users).answer(f"\0alice\0{PASSWORD}".encode())
-
-    run(scenario)

@@ -29,7 +29,7 @@ from agent.security.oauthbearer import (
 from agent.security.sasl import Login, LoginFailed
 from agent.security.settings import SecuritySettings
 from tailrace.clock import SystemClock
-from tests.agent.security.secured import Secured, in_thread, run_secured
+from tests.agent.security.secured import in_thread, secured_agent
 from tests.support.agents import settle
 from tests.support.clocks import ManualClock
 from tests.support.patience import PATIENCE_SECONDS
@@ -205,11 +205,15 @@ def test_a_token_that_does_not_is_refused_after_the_reason_was_sent(tmp_path: Pa
         logged_in(path, bad, b"\x01")
 
 
-def test_librdkafka_logs_in_with_a_token_and_gets_a_session_as_long_as_the_token(tmp_path: Path) -> None:
+async def test_librdkafka_logs_in_with_a_token_and_gets_a_session_as_long_as_the_token(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "jwks.json"
     jwks(path, KEY)
 
-    async def scenario(secured: Secured) -> None:
+    options = dict(settings(path, super_users=("User:alice",)))
+
+    async with secured_agent(tmp_path, "SASL_SSL", **options) as secured:
         await secured.wired.topic()
 
         def produce() -> int:
@@ -230,9 +234,6 @@ def test_librdkafka_logs_in_with_a_token_and_gets_a_session_as_long_as_the_token
                 AdminClient(client | bearer | {"sasl.mechanism": "OAUTHBEARER"}).list_topics(timeout=3)
 
         await in_thread(refused)
-
-    options = dict(settings(path, super_users=("User:alice",)))
-    run_secured(scenario, tmp_path, "SASL_SSL", **options)
 
 
 def served_keys(*keys: ECKey) -> bytes:

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.agent.security.secured import Secured, in_thread, run_secured
+from tests.agent.security.secured import Secured, in_thread, secured_agent
 from tests.support.patience import PATIENCE_SECONDS
 
 LISTENERS = tuple(f"{name}:PLAINTEXT://127.0.0.1:0" for name in ("ACME", "OTHER", "OPERATOR"))
@@ -56,7 +56,7 @@ def produced(client: dict[str, Any], *values: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_groups_of_one_name_in_two_tenants_read_their_own_topic_of_one_name(
+async def test_groups_of_one_name_in_two_tenants_read_their_own_topic_of_one_name(
     protocol: str, tmp_path: Path
 ) -> None:
     def work(client: dict[str, Any], listener: str) -> None:
@@ -73,14 +73,13 @@ def test_groups_of_one_name_in_two_tenants_read_their_own_topic_of_one_name(
             consumer.close()
             produced(client, f"{listener}-1", f"{listener}-2")
 
-    async def scenario(secured: Secured) -> None:
+    prompt = {"group_consumer_heartbeat_interval_ms": 200}
+
+    async with secured_agent(tmp_path, *LISTENERS, tenant_listeners=TENANTS, agent=prompt) as secured:
         await in_thread(on_tenants(secured, work))
 
-    prompt = {"group_consumer_heartbeat_interval_ms": 200}
-    run_secured(scenario, tmp_path, *LISTENERS, tenant_listeners=TENANTS, agent=prompt)
 
-
-def test_members_of_both_protocols_are_in_one_group_of_a_tenant(tmp_path: Path) -> None:
+async def test_members_of_both_protocols_are_in_one_group_of_a_tenant(tmp_path: Path) -> None:
     """The coordinator reads what the classic member says, and writes what it is given."""
 
     def work(client: dict[str, Any], listener: str) -> None:
@@ -111,11 +110,10 @@ def test_members_of_both_protocols_are_in_one_group_of_a_tenant(tmp_path: Path) 
         for member in members:
             member.close()
 
-    async def scenario(secured: Secured) -> None:
-        await in_thread(lambda: work(settings(secured, "ACME"), "ACME"))
-
     prompt = {"group_consumer_heartbeat_interval_ms": 200}
-    run_secured(scenario, tmp_path, *LISTENERS, tenant_listeners=TENANTS, agent=prompt)
+
+    async with secured_agent(tmp_path, *LISTENERS, tenant_listeners=TENANTS, agent=prompt) as secured:
+        await in_thread(lambda: work(settings(secured, "ACME"), "ACME"))
 
 
 def transfer(client: dict[str, Any], listener: str) -> None:
@@ -147,14 +145,12 @@ def transfer(client: dict[str, Any], listener: str) -> None:
     consumer.close()
 
 
-def test_transactions_of_one_id_in_two_tenants_do_not_fence_each_other(tmp_path: Path) -> None:
-    async def scenario(secured: Secured) -> None:
+async def test_transactions_of_one_id_in_two_tenants_do_not_fence_each_other(tmp_path: Path) -> None:
+    async with secured_agent(tmp_path, *LISTENERS, tenant_listeners=TENANTS) as secured:
         await in_thread(on_tenants(secured, transfer))
 
-    run_secured(scenario, tmp_path, *LISTENERS, tenant_listeners=TENANTS)
 
-
-def test_an_administrator_sees_its_own_tenant_and_the_operator_sees_all(tmp_path: Path) -> None:
+async def test_an_administrator_sees_its_own_tenant_and_the_operator_sees_all(tmp_path: Path) -> None:
     def work(secured: Secured) -> None:
         clusters = {}
         for listener in ("ACME", "OTHER"):
@@ -189,7 +185,5 @@ def test_an_administrator_sees_its_own_tenant_and_the_operator_sees_all(tmp_path
         other.delete_topics(["orders"])["orders"].result(SECONDS)
         assert "acme~orders" in operator.list_topics(timeout=SECONDS).topics
 
-    async def scenario(secured: Secured) -> None:
+    async with secured_agent(tmp_path, *LISTENERS, tenant_listeners=TENANTS) as secured:
         await in_thread(lambda: work(secured))
-
-    run_secured(scenario, tmp_path, *LISTENERS, tenant_listeners=TENANTS)

@@ -17,7 +17,7 @@ from sequencer.api.topics import CreateTopic
 from tailrace.http.http_server import HttpServer
 from tailrace.tenants import BadTenant, Tenant, is_topic_name, local_name, tenant_of
 from tests.agent.gateway.serving import served
-from tests.agent.security.secured import PASSWORD, Secured, in_thread, run_secured
+from tests.agent.security.secured import PASSWORD, Secured, in_thread, secured_agent
 from tests.support.patience import PATIENCE_SECONDS
 
 RULES = ("RULE:operator//", "RULE:([A-Za-z]+)-.*/$1/")
@@ -96,8 +96,8 @@ async def users_and_topics(secured: Secured) -> None:
         await secured.wired.sequencer.create_topic(CreateTopic(topic, 1, {}))
 
 
-def test_a_client_sees_the_topics_of_its_tenant(tmp_path: Path) -> None:
-    async def scenario(secured: Secured) -> None:
+async def test_a_client_sees_the_topics_of_its_tenant(tmp_path: Path) -> None:
+    async with secured_agent(tmp_path, *LISTENERS, **SETTINGS) as secured:
         await users_and_topics(secured)
 
         def topics(
@@ -123,11 +123,9 @@ def test_a_client_sees_the_topics_of_its_tenant(tmp_path: Path) -> None:
             with pytest.raises(KafkaException):
                 await in_thread(lambda: topics(listener, user, password, 8))  # noqa: B023 - awaited at once
 
-    run_secured(scenario, tmp_path, *LISTENERS, **SETTINGS)
 
-
-def test_a_tenants_administrator_makes_users_topics_and_acls_of_its_own(tmp_path: Path) -> None:
-    async def scenario(secured: Secured) -> None:
+async def test_a_tenants_administrator_makes_users_topics_and_acls_of_its_own(tmp_path: Path) -> None:
+    async with secured_agent(tmp_path, *LISTENERS, **SETTINGS) as secured:
         await users_and_topics(secured)
 
         def work() -> None:
@@ -171,11 +169,9 @@ def test_a_tenants_administrator_makes_users_topics_and_acls_of_its_own(tmp_path
 
         await in_thread(work)
 
-    run_secured(scenario, tmp_path, *LISTENERS, **SETTINGS)
 
-
-def test_a_tenants_client_sees_its_own_listener_and_the_operator_all(tmp_path: Path) -> None:
-    async def scenario(secured: Secured) -> None:
+async def test_a_tenants_client_sees_its_own_listener_and_the_operator_all(tmp_path: Path) -> None:
+    async with secured_agent(tmp_path, *LISTENERS, **SETTINGS) as secured:
         await users_and_topics(secured)
         agent = secured.wired.agent
         ports = agent.kafka_ports
@@ -200,11 +196,9 @@ def test_a_tenants_client_sees_its_own_listener_and_the_operator_all(tmp_path: P
             "ACME:SASL_PLAINTEXT,SHARED:SASL_PLAINTEXT",
         )
 
-    run_secured(scenario, tmp_path, *LISTENERS, **SETTINGS)
 
-
-def test_pages_are_the_operators_and_the_gateway_has_the_tenants_cluster(tmp_path: Path) -> None:
-    async def scenario(secured: Secured) -> None:
+async def test_pages_are_the_operators_and_the_gateway_has_the_tenants_cluster(tmp_path: Path) -> None:
+    async with secured_agent(tmp_path, *LISTENERS, **SETTINGS) as secured:
         await users_and_topics(secured)
         agent = secured.wired.agent
         await agent.catalog.refresh()
@@ -232,5 +226,3 @@ def test_pages_are_the_operators_and_the_gateway_has_the_tenants_cluster(tmp_pat
             assert (await gateway.ask("GET", f"{gateway.base}/topics", **alice))[0] == 404
             status, _ = await gateway.ask("GET", f"{base}/{own}/topics/more", **alice)
             assert status == 404
-
-    run_secured(scenario, tmp_path, *LISTENERS, **SETTINGS)

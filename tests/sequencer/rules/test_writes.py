@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 import msgspec
@@ -85,23 +85,21 @@ class Job:
         return [record.value for record in await self.log.records(topic, partition)]
 
 
-def on_a_log(scenario: Callable[[Job], Awaitable[None]], **settings: int) -> None:
-    async def whole() -> None:
-        clock = ManualClock()
-        chosen = SequencerSettings(writer_lease_ms=LEASE_MS, **settings)
-        sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1), chosen)
-        await sequencer.start()
-        log = Log(sequencer, MemoryStore(clock), clock)
-        await log.topic("a", 2)
-        await log.topic("b")
-        await scenario(Job(log, clock))
-        await sequencer.close()
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def opened_job(**settings: int) -> AsyncIterator[Job]:
+    clock = ManualClock()
+    chosen = SequencerSettings(writer_lease_ms=LEASE_MS, **settings)
+    sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1), chosen)
+    await sequencer.start()
+    log = Log(sequencer, MemoryStore(clock), clock)
+    await log.topic("a", 2)
+    await log.topic("b")
+    yield Job(log, clock)
+    await sequencer.close()
 
 
-def test_all_objects_of_a_write_become_visible_in_one_commit() -> None:
-    async def scenario(job: Job) -> None:
+async def test_all_objects_of_a_write_become_visible_in_one_commit() -> None:
+    async with opened_job() as job:
         first = await job.upload(("a", 0, batch_of([b"1", b"2"])), ("b", 0, batch_of([b"3"])))
         second = await job.upload(("a", 0, batch_of([b"4"])), ("a", 1, batch_of([b"5"])), name=2)
         assert await job.commit(0, first, second)
@@ -110,11 +108,9 @@ def test_all_objects_of_a_write_become_visible_in_one_commit() -> None:
         runs = [*await job.log.runs("a"), *await job.log.runs("a", 1), *await job.log.runs("b")]
         assert len({run.commit_number for run in runs}) == 1
 
-    on_a_log(scenario)
 
-
-def test_a_retried_stream_epoch_stores_nothing_though_its_objects_differ() -> None:
-    async def scenario(job: Job) -> None:
+async def test_a_retried_stream_epoch_stores_nothing_though_its_objects_differ() -> None:
+    async with opened_job() as job:
         assert await job.commit(4, await job.upload(("a", 0, batch_of([b"1"]))))
         again = await job.upload(("a", 0, batch_of([b"1"])))
         assert not await job.commit(4, again)
@@ -123,11 +119,9 @@ def test_a_retried_stream_epoch_stores_nothing_though_its_objects_differ() -> No
         assert await job.commit(6, again)
         assert await job.values("a") == [b"1", b"1"]
 
-    on_a_log(scenario)
 
-
-def test_a_refused_write_stores_nothing_of_any_object_and_can_be_retried() -> None:
-    async def scenario(job: Job) -> None:
+async def test_a_refused_write_stores_nothing_of_any_object_and_can_be_retried() -> None:
+    async with opened_job() as job:
         good = await job.upload(("a", 0, batch_of([b"1"])))
         gone = await job.upload(("b", 0, batch_of([b"2"])))
         await job.log.sequencer.delete_topic(DeleteTopic(job.log.topics["b"].topic_id))
@@ -137,18 +131,14 @@ def test_a_refused_write_stores_nothing_of_any_object_and_can_be_retried() -> No
         assert await job.commit(0, good)
         assert await job.values("a") == [b"1"]
 
-    on_a_log(scenario)
 
-
-def test_a_write_of_more_records_than_a_checkpoint_reserves_offsets_is_refused_for_good() -> None:
-    async def scenario(job: Job) -> None:
+async def test_a_write_of_more_records_than_a_checkpoint_reserves_offsets_is_refused_for_good() -> None:
+    async with opened_job(checkpoint_reservation=3) as job:
         two = batch_of([b"1", b"2"])
         objects = [await job.upload(("a", partition, two)) for partition in (0, 1, 0)]
         with pytest.raises(LimitReached, match=r"4 records at once .* reserves 3 offsets"):
             await job.commit(0, *objects)
         assert await job.commit(0, *objects[:2])
-
-    on_a_log(scenario, checkpoint_reservation=3)
 
 
 @pytest.mark.parametrize(
@@ -163,10 +153,10 @@ def test_a_write_of_more_records_than_a_checkpoint_reserves_offsets_is_refused_f
         (0, {"many": True}, LimitReached),
     ],
 )
-def test_objects_that_no_job_can_have_uploaded_are_refused(
+async def test_objects_that_no_job_can_have_uploaded_are_refused(
     epoch: int, change: dict[str, object], error: type[SequencerError]
 ) -> None:
-    async def scenario(job: Job) -> None:
+    async with opened_job(max_runs_per_commit=3) as job:
         batch = batch_of([b"1"])
         if "producer" in change:
             batch = batch_of([b"1"], producer=await job.log.producer("id"))
@@ -183,22 +173,18 @@ def test_objects_that_no_job_can_have_uploaded_are_refused(
             await job.commit(epoch, *objects)
         assert await job.log.runs("a") == []
 
-    on_a_log(scenario, max_runs_per_commit=3)
 
-
-def test_an_object_is_in_one_write_only() -> None:
-    async def scenario(job: Job) -> None:
+async def test_an_object_is_in_one_write_only() -> None:
+    async with opened_job() as job:
         uploaded = await job.upload(("a", 0, batch_of([b"1"])))
         assert await job.commit(0, uploaded)
         with pytest.raises(InvalidRequest, match="stored already"):
             await job.commit(1, uploaded)
         assert await job.values("a") == [b"1"]
 
-    on_a_log(scenario)
 
-
-def test_uploaded_objects_wait_for_their_commit_until_the_writers_lease_ends() -> None:
-    async def scenario(job: Job) -> None:
+async def test_uploaded_objects_wait_for_their_commit_until_the_writers_lease_ends() -> None:
+    async with opened_job() as job:
         log, seconds = job.log, LEASE_MS / 1000
         uploaded = await job.upload(("a", 0, batch_of([b"1"])))
         job.clock.advance(seconds * 0.9)
@@ -215,13 +201,11 @@ def test_uploaded_objects_wait_for_their_commit_until_the_writers_lease_ends() -
         with pytest.raises(SessionClosed):
             await job.commit(1, late)
 
-    on_a_log(scenario)
 
-
-def test_the_last_epoch_of_a_stream_is_kept_for_long_and_that_of_a_batch_job_for_repeats_of_the_call() -> (
+async def test_the_last_epoch_of_a_stream_is_kept_for_long_and_that_of_a_batch_job_for_repeats_of_the_call() -> (
     None
 ):
-    async def scenario(job: Job) -> None:
+    async with opened_job(request_answers_ms=10_000, stream_epochs_ms=100_000) as job:
         for name, is_stream in ((1, True), (2, False)):
             first = await job.upload(("a", 0, batch_of([b"1"])), name=name)
             again = await job.upload(("a", 0, batch_of([b"1"])), name=name)
@@ -232,11 +216,9 @@ def test_the_last_epoch_of_a_stream_is_kept_for_long_and_that_of_a_batch_job_for
             job.clock.advance(100)
             await job.log.sequencer.apply_retention(Empty())
 
-    on_a_log(scenario, request_answers_ms=10_000, stream_epochs_ms=100_000)
 
-
-def test_jobs_that_write_at_once_are_bounded() -> None:
-    async def scenario(job: Job) -> None:
+async def test_jobs_that_write_at_once_are_bounded() -> None:
+    async with opened_job(max_writers=2) as job:
         first, _ = await job.session(1), await job.session(2)
         assert await job.session(1) == first
         with pytest.raises(LimitReached, match="max_writers"):
@@ -245,5 +227,3 @@ def test_jobs_that_write_at_once_are_bounded() -> None:
         await job.session(3)
         with pytest.raises(InvalidRequest):
             await job.log.sequencer.open_session(OpenSession(WRITER_BROKER_ID, 0))
-
-    on_a_log(scenario, max_writers=2)

@@ -23,14 +23,11 @@ def open_folder(path: Path, clock: ManualClock | None = None) -> FolderStore:
     return FolderStore(path, clock or ManualClock(), ThreadPoolExecutor(4))
 
 
-def test_an_object_is_a_plain_file_with_the_clocks_time(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store = open_folder(tmp_path, ManualClock(wall_ms=1_234_567_890_123))
-        await store.put("a/b", [b"x"])
-        assert (await store.head("a/b")).modified_ms == 1_234_567_890_123
-        await store.close()
-
-    asyncio.run(scenario())
+async def test_an_object_is_a_plain_file_with_the_clocks_time(tmp_path: Path) -> None:
+    store = open_folder(tmp_path, ManualClock(wall_ms=1_234_567_890_123))
+    await store.put("a/b", [b"x"])
+    assert (await store.head("a/b")).modified_ms == 1_234_567_890_123
+    await store.close()
     assert (tmp_path / "a" / "b").read_bytes() == b"x"
 
 
@@ -59,23 +56,20 @@ async def test_puts_and_deletes_beside_each_other_lose_nothing(tmp_path: Path) -
     await store.close()
 
 
-def test_a_dead_process_files_are_cleaned_and_a_living_ones_kept(tmp_path: Path) -> None:
+async def test_a_dead_process_files_are_cleaned_and_a_living_ones_kept(tmp_path: Path) -> None:
     dead = tmp_path / UNFINISHED / "dead"
     dead.mkdir(parents=True)
     (dead / "0").write_bytes(b"half")
 
-    async def scenario() -> None:
-        living = open_folder(tmp_path)
-        mine = [path for path in (tmp_path / UNFINISHED).iterdir() if path.is_dir()]
-        assert len(mine) == 1 and mine[0] != dead
-        second = open_folder(tmp_path)
-        assert mine[0].exists()
-        await living.put("still/works", [b"x"])
-        assert await second.get("still/works") == b"x"
-        await living.close()
-        await second.close()
-
-    asyncio.run(scenario())
+    living = open_folder(tmp_path)
+    mine = [path for path in (tmp_path / UNFINISHED).iterdir() if path.is_dir()]
+    assert len(mine) == 1 and mine[0] != dead
+    second = open_folder(tmp_path)
+    assert mine[0].exists()
+    await living.put("still/works", [b"x"])
+    assert await second.get("still/works") == b"x"
+    await living.close()
+    await second.close()
     assert os.listdir(tmp_path / UNFINISHED) == ["lock"]
 
 

@@ -102,20 +102,17 @@ def test_the_url_wins_over_the_environment() -> None:
 
 
 @BACKENDS
-def test_a_variable_that_names_another_endpoint_is_not_followed(
+async def test_a_variable_that_names_another_endpoint_is_not_followed(
     backend: str, moto: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     url = moto.url(moto.create_bucket(), "pre/fix", backend)
 
-    async def scenario() -> None:
-        store = open_store(url, clock=CLOCK, environ=moto.environ)
-        await store.put("k/x", [b"x"])
-        assert [info.key async for info in store.list("")] == ["k/x"]
-        await store.close()
-
-    asyncio.run(scenario())
+    store = open_store(url, clock=CLOCK, environ=moto.environ)
+    await store.put("k/x", [b"x"])
+    assert [info.key async for info in store.list("")] == ["k/x"]
+    await store.close()
 
 
 @pytest.mark.parametrize("given", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
@@ -148,18 +145,15 @@ def test_an_endpoint_may_be_any_address(endpoint: str) -> None:
 
 
 @BACKENDS
-def test_a_missing_bucket_refuses(backend: str, moto: S3Server) -> None:
-    async def scenario() -> None:
-        store = open_store(moto.url("no-such-bucket", "", backend), clock=CLOCK, environ=moto.environ)
-        with pytest.raises(StoreRefused):
-            await store.put("k", [b"x"])
-        with pytest.raises(StoreRefused):
-            await store.get("k")
-        with pytest.raises(StoreRefused):
-            assert [info async for info in store.list("")]
-        await store.close()
-
-    asyncio.run(scenario())
+async def test_a_missing_bucket_refuses(backend: str, moto: S3Server) -> None:
+    store = open_store(moto.url("no-such-bucket", "", backend), clock=CLOCK, environ=moto.environ)
+    with pytest.raises(StoreRefused):
+        await store.put("k", [b"x"])
+    with pytest.raises(StoreRefused):
+        await store.get("k")
+    with pytest.raises(StoreRefused):
+        assert [info async for info in store.list("")]
+    await store.close()
 
 
 @BACKENDS
@@ -174,7 +168,7 @@ def test_a_missing_bucket_refuses(backend: str, moto: S3Server) -> None:
         (400, "XMinioAdminBucketQuotaExceeded", StoreFull),
     ],
 )
-def test_an_error_of_the_service_becomes_our_error(
+async def test_an_error_of_the_service_becomes_our_error(
     backend: str, status: int, code: str, expected: type[Exception]
 ) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -185,19 +179,16 @@ def test_an_error_of_the_service_becomes_our_error(
         await writer.drain()
         writer.close()
 
-    async def scenario() -> None:
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        store = open_store(
-            f"s3://bucket?endpoint=http://127.0.0.1:{port}&backend={backend}",
-            clock=CLOCK,
-            environ={"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"},
-        )
-        with pytest.raises(expected):
-            await store.put("k", [b"x"], if_absent=True)
-        with pytest.raises(expected):
-            await store.get("k")
-        await store.close()
-        server.close()
-
-    asyncio.run(scenario())
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    store = open_store(
+        f"s3://bucket?endpoint=http://127.0.0.1:{port}&backend={backend}",
+        clock=CLOCK,
+        environ={"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"},
+    )
+    with pytest.raises(expected):
+        await store.put("k", [b"x"], if_absent=True)
+    with pytest.raises(expected):
+        await store.get("k")
+    await store.close()
+    server.close()

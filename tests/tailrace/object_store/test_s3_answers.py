@@ -77,55 +77,43 @@ async def store_that_answers(data: bytes, backend: str) -> AsyncIterator[ObjectS
         ),
     ],
 )
-def test_bytes_that_were_not_asked_for_are_never_returned(backend: str, data: bytes) -> None:
-    async def scenario() -> None:
-        async with store_that_answers(data, backend) as store:
-            with pytest.raises(StoreUnavailable):
-                await store.get_range("a/b", 10, 5)
-
-    asyncio.run(scenario())
+async def test_bytes_that_were_not_asked_for_are_never_returned(backend: str, data: bytes) -> None:
+    async with store_that_answers(data, backend) as store:
+        with pytest.raises(StoreUnavailable):
+            await store.get_range("a/b", 10, 5)
 
 
 @pytest.mark.parametrize("backend", ["obstore", "aioboto3"])
-def test_objects_that_cannot_be_deleted_are_named(backend: str) -> None:
+async def test_objects_that_cannot_be_deleted_are_named(backend: str) -> None:
     errors = "".join(
         f"<Error><Key>{key}</Key><Code>AccessDenied</Code><Message>locked</Message></Error>"
         for key in ("a/1", "a/3")
     )
     body = f"<?xml version='1.0'?><DeleteResult>{errors}</DeleteResult>".encode()
 
-    async def scenario() -> None:
-        async with store_that_answers(answer("200 OK", body), backend) as store:
-            with pytest.raises(NotDeleted, match="2 of 3 objects not deleted; a/1: AccessDenied") as caught:
-                await store.delete(["a/1", "a/2", "a/3"])
-            assert caught.value.keys == ["a/1", "a/3"]
-            with pytest.raises(NotDeleted, match="2 of 2 objects not deleted"):
-                await store.delete(["a/1", "a/3"])
-
-    asyncio.run(scenario())
+    async with store_that_answers(answer("200 OK", body), backend) as store:
+        with pytest.raises(NotDeleted, match="2 of 3 objects not deleted; a/1: AccessDenied") as caught:
+            await store.delete(["a/1", "a/2", "a/3"])
+        assert caught.value.keys == ["a/1", "a/3"]
+        with pytest.raises(NotDeleted, match="2 of 2 objects not deleted"):
+            await store.delete(["a/1", "a/3"])
 
 
 @pytest.mark.parametrize("backend", ["obstore", "aioboto3"])
-def test_after_an_error_that_names_no_object_any_may_be_left(backend: str) -> None:
+async def test_after_an_error_that_names_no_object_any_may_be_left(backend: str) -> None:
     body = b"<?xml version='1.0'?><DeleteResult><Error><Code>InternalError</Code></Error></DeleteResult>"
 
-    async def scenario() -> None:
-        async with store_that_answers(answer("200 OK", body), backend) as store:
-            with pytest.raises(NotDeleted) as caught:
-                await store.delete(["a/1", "a/2"])
-            assert caught.value.keys == ["a/1", "a/2"]
-
-    asyncio.run(scenario())
+    async with store_that_answers(answer("200 OK", body), backend) as store:
+        with pytest.raises(NotDeleted) as caught:
+            await store.delete(["a/1", "a/2"])
+        assert caught.value.keys == ["a/1", "a/2"]
 
 
 @pytest.mark.parametrize("backend", ["obstore", "aioboto3"])
-def test_an_object_that_is_cut_is_not_returned(backend: str) -> None:
-    async def scenario() -> None:
-        async with store_that_answers(answer("200 OK", b"abc", length=5), backend) as store:
-            with pytest.raises(StoreUnavailable):
-                await store.get("a/b")
-
-    asyncio.run(scenario())
+async def test_an_object_that_is_cut_is_not_returned(backend: str) -> None:
+    async with store_that_answers(answer("200 OK", b"abc", length=5), backend) as store:
+        with pytest.raises(StoreUnavailable):
+            await store.get("a/b")
 
 
 @pytest.mark.parametrize("backend", ["obstore", "aioboto3"])
@@ -136,31 +124,23 @@ def test_an_object_that_is_cut_is_not_returned(backend: str) -> None:
         ("404 Not Found", "NoSuchBucket", "The specified bucket does not exist"),
     ],
 )
-def test_a_refusal_is_told_in_the_words_of_the_store(
+async def test_a_refusal_is_told_in_the_words_of_the_store(
     backend: str, status: str, code: str, words: str
 ) -> None:
     body = f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>{words}</Message></Error>'
 
-    async def scenario() -> None:
-        async with store_that_answers(answer(status, body.encode()), backend) as store:
-            with pytest.raises(StoreRefused, match=f"the store answered {status[:3]} {code}: {words}"):
-                await store.get("a/b")
-
-    asyncio.run(scenario())
+    async with store_that_answers(answer(status, body.encode()), backend) as store:
+        with pytest.raises(StoreRefused, match=f"the store answered {status[:3]} {code}: {words}"):
+            await store.get("a/b")
 
 
-def test_a_store_that_is_not_there_is_told_with_its_cause() -> None:
+async def test_a_store_that_is_not_there_is_told_with_its_cause() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]  # nothing listens there once it is closed
 
-    async def scenario() -> None:
-        store = open_store(
-            f"s3://bucket?endpoint=http://127.0.0.1:{port}", clock=SystemClock(), environ=ENVIRON
-        )
-        try:
-            with pytest.raises(StoreUnavailable, match="Connection refused"):
-                await store.put("a/b", [b"x"], if_absent=True)
-        finally:
-            await store.close()
-
-    asyncio.run(scenario())
+    store = open_store(f"s3://bucket?endpoint=http://127.0.0.1:{port}", clock=SystemClock(), environ=ENVIRON)
+    try:
+        with pytest.raises(StoreUnavailable, match="Connection refused"):
+            await store.put("a/b", [b"x"], if_absent=True)
+    finally:
+        await store.close()

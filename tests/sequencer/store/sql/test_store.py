@@ -66,14 +66,11 @@ def on(place: Place, act: Callable[[SqlRowStore, int], Awaitable[None]]) -> None
     asyncio.run(run())
 
 
-def test_an_sqlite_database_in_a_missing_folder_is_refused(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store = SqlRowStore(f"sqlite:///{tmp_path}/mistyped/rows.db", clock=CLOCK, entropy=SeededEntropy(1))
-        with pytest.raises(SequencerUnavailable, match="its folder does not exist"):
-            await store.open()
-        await store.close()
-
-    asyncio.run(scenario())
+async def test_an_sqlite_database_in_a_missing_folder_is_refused(tmp_path: Path) -> None:
+    store = SqlRowStore(f"sqlite:///{tmp_path}/mistyped/rows.db", clock=CLOCK, entropy=SeededEntropy(1))
+    with pytest.raises(SequencerUnavailable, match="its folder does not exist"):
+        await store.open()
+    await store.close()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -188,122 +185,104 @@ def test_a_key_can_move_to_another_object_in_one_write(place: Place) -> None:
     on(place, act)
 
 
-def test_the_identity_stays_and_two_databases_have_two(place: Place, tmp_path: Path) -> None:
-    async def act() -> None:
-        stores = [
-            place(),
-            place(),
-            SqlRowStore(f"sqlite:///{tmp_path}/b.db", clock=CLOCK, entropy=SeededEntropy(7)),
-        ]
-        first, again, other = [await store.open() for store in stores]
-        assert first == again
-        assert first.incarnation == 1
-        assert first.cluster_id != other.cluster_id
-        for store in stores:
-            await store.close()
-
-    asyncio.run(act())
+async def test_the_identity_stays_and_two_databases_have_two(place: Place, tmp_path: Path) -> None:
+    stores = [
+        place(),
+        place(),
+        SqlRowStore(f"sqlite:///{tmp_path}/b.db", clock=CLOCK, entropy=SeededEntropy(7)),
+    ]
+    first, again, other = [await store.open() for store in stores]
+    assert first == again
+    assert first.incarnation == 1
+    assert first.cluster_id != other.cluster_id
+    for store in stores:
+        await store.close()
 
 
-def test_two_servers_that_open_an_empty_database_together_find_one_cluster(place: Place) -> None:
-    async def act() -> None:
-        stores = [place(), place(), place()]
-        found = await asyncio.gather(*(store.open() for store in stores))
-        assert len({identity.cluster_id for identity in found}) == 1
-        for store in stores:
-            await store.close()
-
-    asyncio.run(act())
+async def test_two_servers_that_open_an_empty_database_together_find_one_cluster(place: Place) -> None:
+    stores = [place(), place(), place()]
+    found = await asyncio.gather(*(store.open() for store in stores))
+    assert len({identity.cluster_id for identity in found}) == 1
+    for store in stores:
+        await store.close()
 
 
-def test_the_lease_has_one_holder_and_each_that_takes_it_has_a_higher_epoch(place: Place) -> None:
-    async def act() -> None:
-        a, b = place(), place()
-        await a.open()
-        await b.open()
-        assert await a.committer_address() is None
-        epoch = await a.take_committer_lease("a", "a:1", 60_000)
-        assert epoch is not None
-        assert await b.take_committer_lease("b", "b:1", 60_000) is None
-        assert await a.renew_committer_lease(epoch, 60_000)
-        again = await a.take_committer_lease("a", "a:1", 60_000)  # its first answer was lost
-        assert again == epoch + 1
-        assert not await a.renew_committer_lease(epoch, 60_000)
-        assert await b.committer_address() == "a:1"
-        await a.release_committer_lease(again)
-        assert not await a.renew_committer_lease(again, 60_000)
-        assert await b.committer_address() is None
-        taken = await b.take_committer_lease("b", "b:1", 0)  # lapses at once
-        assert taken == again + 1
-        assert await b.renew_committer_lease(taken, 0)  # late, but nobody else took it
-        assert await a.committer_address() is None
-        assert await a.take_committer_lease("a", "a:1", 60_000) == taken + 1
-        assert not await b.renew_committer_lease(taken, 60_000)
-        await b.release_committer_lease(taken)  # not its own any more
-        assert await b.committer_address() == "a:1"
-        await a.close()
-        await b.close()
-
-    asyncio.run(act())
+async def test_the_lease_has_one_holder_and_each_that_takes_it_has_a_higher_epoch(place: Place) -> None:
+    a, b = place(), place()
+    await a.open()
+    await b.open()
+    assert await a.committer_address() is None
+    epoch = await a.take_committer_lease("a", "a:1", 60_000)
+    assert epoch is not None
+    assert await b.take_committer_lease("b", "b:1", 60_000) is None
+    assert await a.renew_committer_lease(epoch, 60_000)
+    again = await a.take_committer_lease("a", "a:1", 60_000)  # its first answer was lost
+    assert again == epoch + 1
+    assert not await a.renew_committer_lease(epoch, 60_000)
+    assert await b.committer_address() == "a:1"
+    await a.release_committer_lease(again)
+    assert not await a.renew_committer_lease(again, 60_000)
+    assert await b.committer_address() is None
+    taken = await b.take_committer_lease("b", "b:1", 0)  # lapses at once
+    assert taken == again + 1
+    assert await b.renew_committer_lease(taken, 0)  # late, but nobody else took it
+    assert await a.committer_address() is None
+    assert await a.take_committer_lease("a", "a:1", 60_000) == taken + 1
+    assert not await b.renew_committer_lease(taken, 60_000)
+    await b.release_committer_lease(taken)  # not its own any more
+    assert await b.committer_address() == "a:1"
+    await a.close()
+    await b.close()
 
 
-def test_a_lease_ends_soon_when_the_databases_clock_has_gone_back_and_its_holder_is_gone(
+async def test_a_lease_ends_soon_when_the_databases_clock_has_gone_back_and_its_holder_is_gone(
     place: Place,
 ) -> None:
-    async def act() -> None:
-        a, b = place(), place()
-        await a.open()
-        await b.open()
-        epoch = await a.take_committer_lease("a", "a:1", 2_000)
-        assert epoch is not None
-        # As when the clock goes back by an hour: no renewal sets such an end.
-        await a._database.execute(
-            "update cluster set committer_expires_ms = committer_expires_ms + 3600000 returning id"
-        )
-        assert await b.committer_address() is None
-        assert await b.take_committer_lease("b", "b:1", 2_000) is None
-        assert await b.committer_address() == "a:1", "the lease may be valid until its new end"
-        ((left_ms,),) = await b._database.fetch("select committer_expires_ms - {now} from cluster")
-        assert 2_000 < left_ms <= LONGEST_LEASE_MS
-        assert await a.renew_committer_lease(epoch, 2_000), "nobody has taken it"
-        await a.close()
-        await b.close()
-
-    asyncio.run(act())
+    a, b = place(), place()
+    await a.open()
+    await b.open()
+    epoch = await a.take_committer_lease("a", "a:1", 2_000)
+    assert epoch is not None
+    # As when the clock goes back by an hour: no renewal sets such an end.
+    await a._database.execute(
+        "update cluster set committer_expires_ms = committer_expires_ms + 3600000 returning id"
+    )
+    assert await b.committer_address() is None
+    assert await b.take_committer_lease("b", "b:1", 2_000) is None
+    assert await b.committer_address() == "a:1", "the lease may be valid until its new end"
+    ((left_ms,),) = await b._database.fetch("select committer_expires_ms - {now} from cluster")
+    assert 2_000 < left_ms <= LONGEST_LEASE_MS
+    assert await a.renew_committer_lease(epoch, 2_000), "nobody has taken it"
+    await a.close()
+    await b.close()
 
 
-def test_a_file_says_by_reading_that_nobody_took_the_lease_and_a_server_that_may_be_a_standby_does_not(
+async def test_a_file_says_by_reading_that_nobody_took_the_lease_and_a_server_that_may_be_a_standby_does_not(
     place: Place,
 ) -> None:
-    async def act() -> None:
-        a, b = place(), place()
-        await a.open()
-        await b.open()
-        epoch = await a.take_committer_lease("a", "a:1", 0)
-        assert epoch is not None
-        assert await a.is_lease_free(epoch) == (a._dialect == "sqlite")
-        assert await b.take_committer_lease("b", "b:1", 0)
-        assert not await a.is_lease_free(epoch)
-        await a.close()
-        await b.close()
-
-    asyncio.run(act())
+    a, b = place(), place()
+    await a.open()
+    await b.open()
+    epoch = await a.take_committer_lease("a", "a:1", 0)
+    assert epoch is not None
+    assert await a.is_lease_free(epoch) == (a._dialect == "sqlite")
+    assert await b.take_committer_lease("b", "b:1", 0)
+    assert not await a.is_lease_free(epoch)
+    await a.close()
+    await b.close()
 
 
-def test_a_renewal_that_arrives_late_shortens_no_lease(place: Place) -> None:
-    async def act() -> None:
-        a, b = place(), place()
-        await a.open()
-        await b.open()
-        epoch = await a.take_committer_lease("a", "a:1", 0)
-        assert epoch is not None
-        assert await a.renew_committer_lease(epoch, 30_000)
-        assert await a.renew_committer_lease(epoch, 0)  # was sent before the one above
-        assert await b.take_committer_lease("b", "b:1", 60_000) is None
-        await a.close()
-        await b.close()
-
-    asyncio.run(act())
+async def test_a_renewal_that_arrives_late_shortens_no_lease(place: Place) -> None:
+    a, b = place(), place()
+    await a.open()
+    await b.open()
+    epoch = await a.take_committer_lease("a", "a:1", 0)
+    assert epoch is not None
+    assert await a.renew_committer_lease(epoch, 30_000)
+    assert await a.renew_committer_lease(epoch, 0)  # was sent before the one above
+    assert await b.take_committer_lease("b", "b:1", 60_000) is None
+    await a.close()
+    await b.close()
 
 
 def test_a_write_with_a_value_that_does_not_fit_is_refused_whole(place: Place) -> None:
@@ -318,19 +297,16 @@ def test_a_write_with_a_value_that_does_not_fit_is_refused_whole(place: Place) -
     on(place, act)
 
 
-def test_one_of_many_concurrent_requests_gets_the_lease(place: Place) -> None:
-    async def act() -> None:
-        stores = [place() for _ in range(4)]
-        for store in stores:
-            await store.open()
-        epochs = await asyncio.gather(
-            *(store.take_committer_lease(f"s{n}", "", 60_000) for n, store in enumerate(stores))
-        )
-        assert [epoch for epoch in epochs if epoch is not None] == [1]
-        for store in stores:
-            await store.close()
-
-    asyncio.run(act())
+async def test_one_of_many_concurrent_requests_gets_the_lease(place: Place) -> None:
+    stores = [place() for _ in range(4)]
+    for store in stores:
+        await store.open()
+    epochs = await asyncio.gather(
+        *(store.take_committer_lease(f"s{n}", "", 60_000) for n, store in enumerate(stores))
+    )
+    assert [epoch for epoch in epochs if epoch is not None] == [1]
+    for store in stores:
+        await store.close()
 
 
 def test_a_committer_that_was_followed_by_another_writes_nothing(place: Place) -> None:
