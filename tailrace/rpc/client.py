@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from tailrace.background_tasks import cancel_and_wait, retrieve_error
-from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy
 from tailrace.rpc import hello as hello_messages
 from tailrace.rpc.errors import (
@@ -41,7 +39,6 @@ from tailrace.rpc.frames import (
     decode_frame,
     encode_body,
     encode_frame,
-    frame_bytes,
 )
 from tailrace.rpc.hello import ClusterIdentity, KnownCluster
 from tailrace.rpc.link import Link, RpcConnection
@@ -110,7 +107,6 @@ class RpcClient:
         request: Any,
         response_type: type[T],
         timeout_s: float,
-        tail: Sequence[Buffer] = (),
         request_id: str = "",
     ) -> tuple[T, memoryview]:
         """Call once. Return the response and its raw tail, a view of the received frame.
@@ -120,7 +116,7 @@ class RpcClient:
         """
         deadline = self._clock.monotonic() + timeout_s
         body = encode_body(request)
-        size = len(body) + frame_bytes(tail) + _HEADER_ROOM
+        size = len(body) + _HEADER_ROOM
         if size > self._max_frame_bytes:
             raise FrameTooLarge(f"{method}: {size} bytes, the largest frame has {self._max_frame_bytes}")
         await self._take_slot(method, deadline)
@@ -130,9 +126,7 @@ class RpcClient:
                 connection = await self._connected(method, deadline)
             while (room := connection.wire.room()) is not None:
                 await self._until(following(room), method, deadline)
-            frame = await self._until(
-                connection.ask(method, body, tail, request_id), method, deadline, connection
-            )
+            frame = await self._until(connection.ask(method, body, request_id), method, deadline, connection)
         finally:
             self._give_slot()
         if frame.header.flags & ERROR:
@@ -309,9 +303,7 @@ class _Connection:
         self._ended: LinkDown | None = None
         self._listening: asyncio.Task[None] | None = None
 
-    def ask(
-        self, method: str, body: bytes, tail: Sequence[Buffer] = (), request_id: str = ""
-    ) -> asyncio.Future[Frame]:
+    def ask(self, method: str, body: bytes, request_id: str = "") -> asyncio.Future[Frame]:
         answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         if self._ended is not None:
             answer.set_exception(LinkDown(str(self._ended)))
@@ -323,17 +315,16 @@ class _Connection:
         self._send(
             Header(version=self.version, correlation=number, method=method, flags=0, request_id=request_id),
             body,
-            tail,
         )
         if self._listening is None:
             self._listening = self._client._listen_to(self)
         return answer
 
-    def _send(self, header: Header, body: bytes, tail: Sequence[Buffer] = ()) -> None:
+    def _send(self, header: Header, body: bytes) -> None:
         if self.signer is None:
-            self.wire.send(encode_frame(header, body, tail))
+            self.wire.send(encode_frame(header, body))
         else:
-            self.wire.send(self.signer.sign(encode_frame(header, body, tail, mac_bytes=MAC_BYTES)))
+            self.wire.send(self.signer.sign(encode_frame(header, body, mac_bytes=MAC_BYTES)))
 
     async def listen(self, clock: Clock) -> None:
         """End this connection when its peer falls silent while calls wait."""

@@ -6,7 +6,8 @@ import asyncio
 import select
 import socket
 import tracemalloc
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -81,33 +82,30 @@ def tcp_client(server: RpcServer, **options: object) -> RpcClient:
     return RpcClient(link, clock=SystemClock(), entropy=SystemEntropy(), **options)  # type: ignore[arg-type]
 
 
-def with_server(
-    use: Callable[[Desk, RpcServer, RpcClient], Awaitable[None]],
-    server_options: dict[str, object] | None = None,
-    client_options: dict[str, object] | None = None,
-) -> None:
-    async def run() -> None:
-        desk = Desk()
-        server = RpcServer(
-            desk.handle,
-            clock=SystemClock(),
-            entropy=SystemEntropy(),
-            **(server_options or {}),  # type: ignore[arg-type]
-        )
-        await server.listen("127.0.0.1", 0)
-        client = tcp_client(server, **(client_options or {}))
-        try:
-            await use(desk, server, client)
-        finally:
-            desk.gate.set()
-            await client.close()
-            await server.close()
-
-    asyncio.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
+@asynccontextmanager
+async def opened_server(
+    server_options: dict[str, object] | None = None, client_options: dict[str, object] | None = None
+) -> AsyncIterator[tuple[Desk, RpcServer, RpcClient]]:
+    desk = Desk()
+    server = RpcServer(
+        desk.handle,
+        clock=SystemClock(),
+        entropy=SystemEntropy(),
+        **(server_options or {}),  # type: ignore[arg-type]
+    )
+    await server.listen("127.0.0.1", 0)
+    client = tcp_client(server, **(client_options or {}))
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            yield desk, server, client
+    finally:
+        desk.gate.set()
+        await client.close()
+        await server.close()
 
 
-def test_a_call_is_answered_and_large_tails_arrive_whole() -> None:
-    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+async def test_a_call_is_answered_and_large_tails_arrive_whole() -> None:
+    async with opened_server() as (_, _, client):
         answer, tail = await client.call("add", Number(1), Number, PATIENCE_SECONDS)
         assert (answer.value, len(tail)) == (2, 0)
         for size in (1, 8_000, 16_384, 1_000_000, 3):
@@ -115,11 +113,9 @@ def test_a_call_is_answered_and_large_tails_arrive_whole() -> None:
             assert answer.value == size + 1
             assert tail == b"x" * size + b"y" * size
 
-    with_server(use)
 
-
-def test_calls_overtake_each_other_on_one_connection() -> None:
-    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+async def test_calls_overtake_each_other_on_one_connection() -> None:
+    async with opened_server() as (desk, server, client):
         slow = asyncio.create_task(client.call("wait", Number(7), Number, PATIENCE_SECONDS))
         many = await asyncio.gather(
             *(client.call("add", Number(n), Number, PATIENCE_SECONDS) for n in range(500))
@@ -130,11 +126,9 @@ def test_calls_overtake_each_other_on_one_connection() -> None:
         assert (await slow)[0].value == 8
         assert server.connections == 1
 
-    with_server(use)
 
-
-def test_errors_of_the_handler_come_back_by_code_and_a_crash_tells_no_details() -> None:
-    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+async def test_errors_of_the_handler_come_back_by_code_and_a_crash_tells_no_details() -> None:
+    async with opened_server() as (_, _, client):
         with pytest.raises(CallFailed) as refused:
             await client.call("refuse", Number(1), Number, PATIENCE_SECONDS)
         assert (refused.value.code, refused.value.message) == ("no_such_thing", "there is none")
@@ -143,17 +137,13 @@ def test_errors_of_the_handler_come_back_by_code_and_a_crash_tells_no_details() 
         assert broken.value.code == "internal"
         assert (await client.call("add", Number(1), Number, PATIENCE_SECONDS))[0].value == 2
 
-    with_server(use)
 
-
-def test_a_call_without_an_answer_times_out_and_its_late_answer_is_ignored() -> None:
-    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+async def test_a_call_without_an_answer_times_out_and_its_late_answer_is_ignored() -> None:
+    async with opened_server() as (desk, _, client):
         with pytest.raises(CallTimedOut):
             await client.call("wait", Number(1), Number, 0.05)
         desk.gate.set()
         assert (await client.call("add", Number(1), Number, PATIENCE_SECONDS))[0].value == 2
-
-    with_server(use)
 
 
 async def test_a_wait_that_expires_in_the_moment_in_which_it_is_over_is_no_error() -> None:
@@ -168,8 +158,8 @@ async def test_a_wait_that_expires_in_the_moment_in_which_it_is_over_is_no_error
     assert complaints == []
 
 
-def test_calls_beyond_the_bound_in_flight_wait_for_a_slot_within_their_time() -> None:
-    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+async def test_calls_beyond_the_bound_in_flight_wait_for_a_slot_within_their_time() -> None:
+    async with opened_server(client_options={"max_in_flight": 2}) as (desk, _, client):
         slow = [
             asyncio.create_task(client.call("wait", Number(n), Number, PATIENCE_SECONDS)) for n in range(2)
         ]
@@ -182,11 +172,9 @@ def test_calls_beyond_the_bound_in_flight_wait_for_a_slot_within_their_time() ->
         await asyncio.gather(*slow)
         assert (await client.call("add", Number(1), Number, PATIENCE_SECONDS))[0].value == 2
 
-    with_server(use, client_options={"max_in_flight": 2})
 
-
-def test_requests_beyond_a_connections_bound_are_answered_overloaded() -> None:
-    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+async def test_requests_beyond_a_connections_bound_are_answered_overloaded() -> None:
+    async with opened_server(server_options={"max_concurrent": 1}) as (desk, _, client):
         slow = asyncio.create_task(client.call("wait", Number(1), Number, PATIENCE_SECONDS))
         while not desk.asked:
             await asyncio.sleep(0)
@@ -196,11 +184,9 @@ def test_requests_beyond_a_connections_bound_are_answered_overloaded() -> None:
         desk.gate.set()
         await slow
 
-    with_server(use, server_options={"max_concurrent": 1})
 
-
-def test_requests_beyond_what_a_server_may_hold_are_answered_overloaded() -> None:
-    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+async def test_requests_beyond_what_a_server_may_hold_are_answered_overloaded() -> None:
+    async with opened_server() as (desk, server, client):
         slow = asyncio.create_task(client.call("wait", Number(1), Number, PATIENCE_SECONDS))
         while not desk.asked:
             await asyncio.sleep(0)
@@ -216,11 +202,9 @@ def test_requests_beyond_what_a_server_may_hold_are_answered_overloaded() -> Non
             await asyncio.sleep(0)
         assert (await client.call("add", Number(1), Number, PATIENCE_SECONDS))[0].value == 2
 
-    with_server(use)
 
-
-def test_connections_beyond_the_bound_are_refused_and_counted() -> None:
-    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+async def test_connections_beyond_the_bound_are_refused_and_counted() -> None:
+    async with opened_server(server_options={"max_connections": 1}) as (_, server, client):
         await client.call("add", Number(1), Number, PATIENCE_SECONDS)
         other = tcp_client(server)
         with pytest.raises(LinkDown), capture_logs() as logs:
@@ -229,8 +213,6 @@ def test_connections_beyond_the_bound_are_refused_and_counted() -> None:
         assert server.refused_connections >= 1
         assert any(line["event"] == "refused an RPC connection" for line in logs)
         assert (await client.call("add", Number(1), Number, PATIENCE_SECONDS))[0].value == 2
-
-    with_server(use, server_options={"max_connections": 1})
 
 
 async def connected(client: RpcClient) -> tuple[Any, asyncio.Transport]:
@@ -246,8 +228,8 @@ def ask_patiently(connection: Any, number: Number) -> asyncio.Future[Any]:
     return answer
 
 
-def test_a_frame_that_is_half_there_counts_as_held_and_beyond_the_bound_ends_its_connection() -> None:
-    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+async def test_a_frame_that_is_half_there_counts_as_held_and_beyond_the_bound_ends_its_connection() -> None:
+    async with opened_server({"max_held_bytes": 1_000_000}) as (_, server, client):
         others = [tcp_client(server), tcp_client(server)]
         for other in others:
             connection, transport = await connected(other)
@@ -261,11 +243,9 @@ def test_a_frame_that_is_half_there_counts_as_held_and_beyond_the_bound_ends_its
         while server.held_bytes:
             await asyncio.sleep(0)
 
-    with_server(use, {"max_held_bytes": 1_000_000})
 
-
-def test_an_answer_counts_as_held_until_its_peer_has_taken_it() -> None:
-    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+async def test_an_answer_counts_as_held_until_its_peer_has_taken_it() -> None:
+    async with opened_server({"max_held_bytes": 40 << 20}) as (_, server, client):
         half = 12 << 20  # more than sockets take
         lazy = tcp_client(server)
         connection, transport = await connected(lazy)
@@ -283,12 +263,12 @@ def test_an_answer_counts_as_held_until_its_peer_has_taken_it() -> None:
         assert len((await client.call("chunk", Number(half), Number, PATIENCE_SECONDS))[1]) == 2 * half
         await lazy.close()
 
-    with_server(use, {"max_held_bytes": 40 << 20})
-
 
 @pytest.mark.parametrize("sends", [True, False])
-def test_a_frame_that_never_ends_and_an_answer_that_nobody_takes_end_their_connection(sends: bool) -> None:
-    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+async def test_a_frame_that_never_ends_and_an_answer_that_nobody_takes_end_their_connection(
+    sends: bool,
+) -> None:
+    async with opened_server({"stall_timeout_s": 0.05}) as (_, server, client):
         connection, transport = await connected(client)
         if sends:
             transport.write(LENGTH.pack(600_000) + bytes(400_000))
@@ -300,11 +280,9 @@ def test_a_frame_that_never_ends_and_an_answer_that_nobody_takes_end_their_conne
         while server.held_bytes or server.connections:
             await asyncio.sleep(0)
 
-    with_server(use, {"stall_timeout_s": 0.05})
 
-
-def test_a_connection_that_makes_progress_is_not_stalled() -> None:
-    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+async def test_a_connection_that_makes_progress_is_not_stalled() -> None:
+    async with opened_server() as (_, server, client):
         _, transport = await connected(client)
         (served,) = server._connections
         frame = b"".join(encode_frame(Header(1, 99, "add", 0), encode_body(Number(1)), [bytes(600_000)]))
@@ -321,11 +299,9 @@ def test_a_connection_that_makes_progress_is_not_stalled() -> None:
             await asyncio.sleep(0)
         assert [served.is_stalled(), served.is_stalled()] == [False, True]
 
-    with_server(use)
 
-
-def test_pending_connections_that_say_nothing_keep_no_peer_out() -> None:
-    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+async def test_pending_connections_that_say_nothing_keep_no_peer_out() -> None:
+    async with opened_server({"max_connections": 1}) as (_, server, client):
         silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
         while server.connections < 3:
             await asyncio.sleep(0)
@@ -334,11 +310,9 @@ def test_pending_connections_that_say_nothing_keep_no_peer_out() -> None:
         for _, writer in silent:
             writer.close()
 
-    with_server(use, {"max_connections": 1})
 
-
-def test_hundreds_of_peers_that_come_back_together_wait_for_a_busy_server() -> None:
-    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+async def test_hundreds_of_peers_that_come_back_together_wait_for_a_busy_server() -> None:
+    async with opened_server() as (_, server, _):
         peers = [socket.socket() for _ in range(500)]
         try:
             for peer in peers:
@@ -352,11 +326,9 @@ def test_hundreds_of_peers_that_come_back_together_wait_for_a_busy_server() -> N
             for peer in peers:
                 peer.close()
 
-    with_server(use)
 
-
-def test_the_oldest_of_too_many_pending_connections_is_closed_and_counted() -> None:
-    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+async def test_the_oldest_of_too_many_pending_connections_is_closed_and_counted() -> None:
+    async with opened_server({"max_pending_hellos": 2}) as (_, server, client):
         silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
         with pytest.raises(ConnectionResetError):
             assert await silent[0][0].read() == b""
@@ -366,8 +338,6 @@ def test_the_oldest_of_too_many_pending_connections_is_closed_and_counted() -> N
         assert server.refused_hellos == 2  # the second made room for the client
         for _, writer in silent:
             writer.close()
-
-    with_server(use, {"max_pending_hellos": 2})
 
 
 def test_the_address_with_most_pending_connections_loses_its_oldest() -> None:
@@ -382,20 +352,20 @@ def test_the_address_with_most_pending_connections_loses_its_oldest() -> None:
     assert list(pending_hellos) == [3, 4, 11, 12]
 
 
-def test_frames_above_the_limit_are_refused_on_either_side_before_they_are_sent() -> None:
-    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+async def test_frames_above_the_limit_are_refused_on_either_side_before_they_are_sent() -> None:
+    async with opened_server(
+        server_options={"max_frame_bytes": 10_000}, client_options={"max_frame_bytes": 10_000}
+    ) as (_, _, client):
         with pytest.raises(CallFailed) as refused:
             await client.call("chunk", Number(9_000), Number, PATIENCE_SECONDS)
         assert refused.value.code == "too_large"
         with pytest.raises(FrameTooLarge):
-            await client.call("add", Number(1), Number, PATIENCE_SECONDS, tail=[b"z" * 20_000])
+            await client.call("add", b"z" * 20_000, Number, PATIENCE_SECONDS)
         assert (await client.call("add", Number(1), Number, PATIENCE_SECONDS))[0].value == 2
 
-    with_server(use, server_options={"max_frame_bytes": 10_000}, client_options={"max_frame_bytes": 10_000})
 
-
-def test_a_closing_server_answers_what_runs_and_takes_nothing_new() -> None:
-    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+async def test_a_closing_server_answers_what_runs_and_takes_nothing_new() -> None:
+    async with opened_server() as (desk, server, client):
         slow = asyncio.create_task(client.call("wait", Number(1), Number, PATIENCE_SECONDS))
         while not desk.asked:
             await asyncio.sleep(0)
@@ -410,8 +380,6 @@ def test_a_closing_server_answers_what_runs_and_takes_nothing_new() -> None:
         await asyncio.sleep(0.01)
         with pytest.raises(LinkDown):
             await client.call("add", Number(1), Number, PATIENCE_SECONDS)
-
-    with_server(use)
 
 
 async def test_a_lost_connection_fails_what_waits_and_the_next_call_connects_again() -> None:
@@ -525,8 +493,8 @@ def test_bytes_that_the_system_takes_at_once_are_no_sign_of_life() -> None:
     assert seen == ["wait", "ask", "ask", "dead"]
 
 
-def test_a_peer_that_stops_within_a_long_request_is_left() -> None:
-    async def run() -> None:
+async def test_a_peer_that_stops_within_a_long_request_is_left() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         clock, desk = ManualClock(), Desk()
         server = RpcServer(desk.handle, clock=SystemClock(), entropy=SystemEntropy())
         await server.listen("127.0.0.1", 0)
@@ -535,8 +503,7 @@ def test_a_peer_that_stops_within_a_long_request_is_left() -> None:
         (served,) = server._connections
         assert isinstance(served.wire, FrameProtocol) and served.wire._transport is not None
         served.wire._transport.pause_reading()  # as a process that is stopped
-        tail = [bytes(32 << 20)]
-        call = asyncio.create_task(client.call("add", Number(1), Number, 10_000, tail=tail))
+        call = asyncio.create_task(client.call("add", bytes(32 << 20), Number, 10_000))
         while not call.done():
             clock.advance(0.1)
             await asyncio.sleep(0)
@@ -546,11 +513,10 @@ def test_a_peer_that_stops_within_a_long_request_is_left() -> None:
         await client.close()
         await server.close(grace_s=0)
 
-    asyncio.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
 
+async def test_a_connection_tells_what_the_system_has_taken() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
 
-def test_a_connection_tells_what_the_system_has_taken() -> None:
-    async def run() -> None:
         async def nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reading.wait()
             while await reader.read(1 << 20):
@@ -580,11 +546,10 @@ def test_a_connection_tells_what_the_system_has_taken() -> None:
         wire.close()
         server.close()
 
-    asyncio.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
 
+async def test_a_peer_that_answers_in_small_pieces_is_not_silent() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
 
-def test_a_peer_that_answers_in_small_pieces_is_not_silent() -> None:
-    async def run() -> None:
         async def dribble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             while data := await reader.read(1 << 16):
                 writer.write(data)
@@ -618,8 +583,6 @@ def test_a_peer_that_answers_in_small_pieces_is_not_silent() -> None:
         await heard.wait()
         wire.close()
         server.close()
-
-    asyncio.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
 
 
 def test_calls_on_a_bad_link_are_answered_right_or_time_out() -> None:
@@ -670,10 +633,13 @@ def test_calls_on_a_bad_link_are_answered_right_or_time_out() -> None:
         ((ClusterIdentity("a", 1), b""), (ClusterIdentity("a", 1), b"right"), "secret"),
     ],
 )
-def test_incompatible_members_get_a_reason(
+async def test_incompatible_members_get_a_reason(
     ours: tuple[ClusterIdentity, bytes], theirs: tuple[ClusterIdentity, bytes], code: str
 ) -> None:
-    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+    async with opened_server(
+        {"known": KnownCluster(ours[0]), "security": security_of(ours[1])},
+        {"known": KnownCluster(theirs[0]), "security": security_of(theirs[1])},
+    ) as (desk, _, client):
         with capture_logs() as lines, pytest.raises(HelloRefused) as refused:
             await client.call("add", Number(1), Number, PATIENCE_SECONDS)
         assert refused.value.code == code
@@ -681,27 +647,18 @@ def test_incompatible_members_get_a_reason(
         told = [line for line in lines if line["event"] == "an RPC hello is refused"]
         assert [(line["peer"], line["code"]) for line in told] == [("127.0.0.1", code)]
 
-    with_server(
-        use,
-        {"known": KnownCluster(ours[0]), "security": security_of(ours[1])},
-        {"known": KnownCluster(theirs[0]), "security": security_of(theirs[1])},
-    )
 
-
-def test_a_client_that_knows_nothing_learns_its_cluster_from_the_hello() -> None:
-    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+async def test_a_client_that_knows_nothing_learns_its_cluster_from_the_hello() -> None:
+    async with opened_server(
+        {"known": KnownCluster(ClusterIdentity("a", 3)), "security": security_of(b"s")},
+        {"security": security_of(b"s")},
+    ) as (_, _, client):
         await client.call("add", Number(1), Number, PATIENCE_SECONDS)
         assert client.known.identity == ClusterIdentity("a", 3)
 
-    with_server(
-        use,
-        {"known": KnownCluster(ClusterIdentity("a", 3)), "security": security_of(b"s")},
-        {"security": security_of(b"s")},
-    )
 
-
-def test_a_server_does_not_accept_a_client_that_skips_the_proof() -> None:
-    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+async def test_a_server_does_not_accept_a_client_that_skips_the_proof() -> None:
+    async with opened_server({"security": security_of(b"s")}) as (desk, server, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         hello = encode_body(make_hello(ClusterIdentity(), bytes(16)))
         writer.writelines(encode_frame(Header(1, 0, HELLO, 0), hello))
@@ -710,19 +667,15 @@ def test_a_server_does_not_accept_a_client_that_skips_the_proof() -> None:
         assert desk.asked == []
         writer.close()
 
-    with_server(use, {"security": security_of(b"s")})
 
-
-def test_a_connection_that_does_not_finish_its_hello_is_closed() -> None:
-    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+async def test_a_connection_that_does_not_finish_its_hello_is_closed() -> None:
+    async with opened_server({"hello_timeout_s": 0.02}) as (_, server, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         with pytest.raises(ConnectionResetError):
             assert await reader.read() == b""
             raise ConnectionResetError
         writer.close()
         assert server.connections == 0
-
-    with_server(use, {"hello_timeout_s": 0.02})
 
 
 # --- bad bytes
@@ -740,7 +693,7 @@ async def _throw(server: RpcServer, data: bytes) -> bytes:
         writer.close()
 
 
-def test_garbage_closes_its_connection_and_nothing_else() -> None:
+async def test_garbage_closes_its_connection_and_nothing_else() -> None:
     entropy = SeededEntropy(11)
     good = b"".join(
         encode_frame(Header(1, 0, HELLO, 0), encode_body(make_hello(ClusterIdentity(), bytes(16))))
@@ -758,7 +711,7 @@ def test_garbage_closes_its_connection_and_nothing_else() -> None:
         *(good[:at] + bytes([entropy.below(256)]) + good[at + 1 :] for at in range(4, len(good))),
     ]
 
-    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+    async with opened_server() as (desk, server, client):
         await client.call("add", Number(1), Number, PATIENCE_SECONDS)
         tracemalloc.start()
         for case in cases:
@@ -770,8 +723,6 @@ def test_garbage_closes_its_connection_and_nothing_else() -> None:
         assert (await client.call("add", Number(2), Number, PATIENCE_SECONDS))[0].value == 3
         while server.connections > 1:
             await asyncio.sleep(0)
-
-    with_server(use)
 
 
 async def test_an_answer_that_is_no_answer_ends_the_connection() -> None:
