@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Generic, TypeVar
 from uuid import UUID
 
 from agent.answer_memory import restartable
@@ -16,7 +18,6 @@ from agent.handlers.groups import REFUSALS, group_code, position_code
 from agent.services import RequestContext, Services
 from sequencer.api.errors import UnknownGroup
 from sequencer.api.groups import DeleteOffsets, FetchOffsets, OffsetPosition, OffsetPositions
-from sequencer.api.topics import Topic
 from sequencer.pages import positions_at
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.offset_commit import (
@@ -43,7 +44,10 @@ from tailrace.kafka.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from tailrace.kafka.messages.txn_offset_commit import TxnOffsetCommitRequestPartition
+from tailrace.kafka.messages.txn_offset_commit import (
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitResponsePartition,
+)
 from tailrace.limits import is_name
 from tailrace.turns import Steps, Turns
 
@@ -67,28 +71,57 @@ GroupUse = tuple[frozenset[str] | None, bool]
 """The topics that a group reads (None: unknown), and whether it has members."""
 
 
-def position_of(
-    topic: Topic, requested: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition
-) -> OffsetPosition:
-    """Return the position to commit for a partition, in a transaction or not."""
-    return OffsetPosition(
-        topic_id=topic.topic_id,
-        partition=requested.partition_index,
-        offset=requested.committed_offset,
-        leader_epoch=requested.committed_leader_epoch,
-        metadata=requested.committed_metadata or "",
-    )
+Row = TypeVar("Row", OffsetCommitResponsePartition, TxnOffsetCommitResponsePartition)
+
+
+@dataclass(slots=True)
+class RequestedPositions(Generic[Row]):
+    """The positions that a request commits, in a transaction or not. `rows`: of the answer, one per position.
+    `existing`: the rows of all partitions that exist. As in Kafka, the group is asked about these only: the others keep
+    their code, whatever the group's answer is."""
+
+    max_metadata_bytes: int
+    positions: list[OffsetPosition] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    existing: list[Row] = field(default_factory=list)
+
+    def add(
+        self,
+        topic: KnownTopic | None,
+        requested: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition,
+        row: Row,
+        unknown_topic: ErrorCode,
+    ) -> None:
+        """Take the position of a partition, or give its row the code that says why it can't be stored."""
+        if topic is None:
+            row.error_code = unknown_topic
+            return
+        if not 0 <= requested.partition_index < topic.topic.partitions:
+            row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return
+        self.existing.append(row)
+        metadata = requested.committed_metadata or ""
+        if len(metadata.encode()) > self.max_metadata_bytes:
+            row.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            return
+        self.rows.append(row)
+        self.positions.append(
+            OffsetPosition(
+                topic_id=topic.topic.topic_id,
+                partition=requested.partition_index,
+                offset=requested.committed_offset,
+                leader_epoch=requested.committed_leader_epoch,
+                metadata=metadata,
+            )
+        )
 
 
 async def offset_commit(
     services: Services, context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse:
-    """Commit positions. Each position that can't be stored gets its own code; the others are stored. As in Kafka, the
-    group is asked about partitions that exist only: the others keep their code, whatever the group's answer is."""
+    """Commit positions. Each position that can't be stored gets its own code; the others are stored."""
     response = OffsetCommitResponse()
-    positions: list[OffsetPosition] = []
-    rows: list[OffsetCommitResponsePartition] = []
-    existing: list[OffsetCommitResponsePartition] = []
+    asked = RequestedPositions[OffsetCommitResponsePartition](services.settings.offset_metadata_max_bytes)
     turns = Turns(POSITIONS_IN_A_TURN)
     lookup = services.catalog.of_one_request()
     async for topic in turns.over(request.topics):
@@ -98,22 +131,8 @@ async def offset_commit(
         async for partition in turns.over(topic.partitions):
             row = OffsetCommitResponsePartition(partition.partition_index)
             answer.partitions.append(row)
-            if known is None:
-                row.error_code = _unknown_topic(context)
-                continue
-            if not 0 <= partition.partition_index < known.topic.partitions:
-                row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                continue
-            existing.append(row)
-            if (
-                len((partition.committed_metadata or "").encode())
-                > services.settings.offset_metadata_max_bytes
-            ):
-                row.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-            else:
-                rows.append(row)
-                positions.append(position_of(known.topic, partition))
-    if not existing:
+            asked.add(known, partition, row, _unknown_topic(context))
+    if not asked.existing:
         return response
     try:
         done = await services.groups.commit(
@@ -121,15 +140,15 @@ async def offset_commit(
             member_id=request.member_id,
             instance_id=request.group_instance_id,
             generation=request.generation_id_or_member_epoch,
-            offsets=positions,
+            offsets=asked.positions,
             retention_ms=request.retention_time_ms,
             names_epochs=context.api_version >= NAMES_EPOCHS,
         )
-        services.copy_queue.committed(request.group_id, positions)
-        for row, problem in zip(rows, done.errors, strict=True):
+        services.copy_queue.committed(request.group_id, asked.positions)
+        for row, problem in zip(asked.rows, done.errors, strict=True):
             row.error_code = PARTITION_CODES[problem]
     except REFUSALS as error:
-        for row in existing:
+        for row in asked.existing:
             row.error_code = position_code(error)
     return response
 

@@ -12,11 +12,10 @@ import msgspec
 from agent.catalog import RequestTopics
 from agent.errors import EXPECTED, PARTITION_CODES, transaction_code
 from agent.groups.coordinator import GroupRefusal
-from agent.handlers.group_offsets import position_of
+from agent.handlers.group_offsets import RequestedPositions
 from agent.handlers.groups import position_code
 from agent.services import RequestContext, Services
 from sequencer.api.errors import SequencerError
-from sequencer.api.groups import OffsetPosition
 from sequencer.api.transactions import (
     AddToTransaction,
     EndTransaction,
@@ -188,12 +187,9 @@ async def add_offsets(
 async def txn_offset_commit(
     services: Services, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
-    """Store positions that the group gets when the transaction commits. As in Kafka, the group is asked about
-    partitions that exist only: the others keep their code, whatever the group's answer is."""
+    """Store positions that the group gets when the transaction commits."""
     response = TxnOffsetCommitResponse()
-    positions: list[OffsetPosition] = []
-    rows: list[TxnOffsetCommitResponsePartition] = []
-    existing: list[TxnOffsetCommitResponsePartition] = []
+    asked = RequestedPositions[TxnOffsetCommitResponsePartition](services.settings.offset_metadata_max_bytes)
     turns = Turns(PARTITIONS_IN_A_TURN)
     lookup = services.catalog.of_one_request()
     async for topic in turns.over(request.topics):
@@ -207,25 +203,12 @@ async def txn_offset_commit(
         async for partition in turns.over(topic.partitions):
             row = TxnOffsetCommitResponsePartition(partition.partition_index)
             answer.partitions.append(row)
-            if known is None or not 0 <= partition.partition_index < known.topic.partitions:
-                row.error_code = missing
-                continue
-            existing.append(row)
-            if (
-                len((partition.committed_metadata or "").encode())
-                > services.settings.offset_metadata_max_bytes
-            ):
-                row.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-            else:
-                rows.append(row)
-                positions.append(position_of(known.topic, partition))
-    if not existing:
+            asked.add(known, partition, row, missing)
+    if not asked.existing:
         return response
-    code = await _commit(
-        services, version=context.api_version, request=request, positions=positions, rows=rows
-    )
+    code = await _commit(services, context.api_version, request, asked)
     if code is not ErrorCode.NONE:
-        for row in existing:
+        for row in asked.existing:
             row.error_code = code
     return response
 
@@ -234,10 +217,9 @@ async def _commit(
     services: Services,
     version: int,
     request: TxnOffsetCommitRequest,
-    positions: list[OffsetPosition],
-    rows: list[TxnOffsetCommitResponsePartition],
+    asked: RequestedPositions[TxnOffsetCommitResponsePartition],
 ) -> ErrorCode:
-    """Commit `positions` and fill in their rows. Return the code for all existing partitions, or NONE."""
+    """Commit the positions and fill in their rows. Return the code for all existing partitions, or NONE."""
     if not is_name(request.transactional_id):
         return ErrorCode.INVALID_REQUEST
     joins = version >= FIRST_JOINING_VERSION
@@ -248,18 +230,18 @@ async def _commit(
             member_id=request.member_id,
             instance_id=request.group_instance_id,
             generation=request.generation_id,
-            offsets=positions,
+            offsets=asked.positions,
             transaction=TransactionRef(request.transactional_id, request.producer_id, request.producer_epoch),
             joins=joins,
             number=number,
         )
         services.copy_queue.transaction(request.transactional_id)
-        services.copy_queue.committed(request.group_id, positions)
+        services.copy_queue.committed(request.group_id, asked.positions)
     except GroupRefusal as error:
         return error.code
     except EXPECTED as error:
         return _commit_code(error, version)
-    for row, problem in zip(rows, done.errors, strict=True):
+    for row, problem in zip(asked.rows, done.errors, strict=True):
         row.error_code = PARTITION_CODES[problem]
     return ErrorCode.NONE
 
