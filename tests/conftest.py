@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import uvloop
 
 import sequencer.store.sql.postgres as postgres_module
 from tests.support.groups import GroupScheduling
@@ -23,11 +24,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupSchedul
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine function, on a loop of its own."""
+    """Run a test that is a coroutine function, on a loop of its own: asyncio's, or uvloop's if it is marked so."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters
-    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    test = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
+    (uvloop if pyfuncitem.get_closest_marker("uvloop") else asyncio).run(test)
     return True
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import uvloop
 
 from agent.gateway.server import Gateway
 from agent.gateway.settings import GatewaySettings
@@ -82,16 +81,12 @@ async def served(
         await gateway.close()
 
 
-def run_served(scenario: Callable[[Served], Awaitable[None]], folder: Path, **settings: Any) -> None:
-    """Run a scenario against a fresh agent with a gateway, in the loop that processes have (tests with logins run in
-    asyncio's own)."""
-
-    async def whole() -> None:
-        async with (
-            asyncio.timeout(PATIENCE_SECONDS),
-            wired_agent(folder) as wired,
-            served(wired, **settings) as there,
-        ):
-            await scenario(there)
-
-    uvloop.run(whole())
+@asynccontextmanager
+async def opened_gateway(folder: Path, **settings: Any) -> AsyncIterator[Served]:
+    """A fresh agent with a gateway. Its tests run in the loop that processes have, but for those with logins."""
+    async with (
+        asyncio.timeout(PATIENCE_SECONDS),
+        wired_agent(folder) as wired,
+        served(wired, **settings) as there,
+    ):
+        yield there

@@ -25,11 +25,13 @@ from tailrace.background_tasks import cancel_and_wait
 from tailrace.batches.record_batch import assemble_like, read_header
 from tailrace.clock import SystemClock
 from tailrace.object_store.memory import MemoryStore
-from tests.agent.gateway.serving import Served, run_served, served
+from tests.agent.gateway.serving import Served, opened_gateway, served
 from tests.support.agents import batch, settle
 from tests.support.clocks import ManualClock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.wire import wired_agent
+
+pytestmark = pytest.mark.uvloop
 
 
 @given(
@@ -116,8 +118,10 @@ async def put(there: Served, *values: str, partition: int = 0) -> None:
     assert {each["error_code"] for each in reports} == {200}
 
 
-def test_records_come_as_they_are_produced_and_a_reader_continues_after_any_of_them(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+async def test_records_come_as_they_are_produced_and_a_reader_continues_after_any_of_them(
+    tmp_path: Path,
+) -> None:
+    async with opened_gateway(tmp_path) as there:
         await there.wired.topic("t", partitions=3)
         await put(there, "old")
         async with reading(there) as tail:
@@ -134,11 +138,9 @@ def test_records_come_as_they_are_produced_and_a_reader_continues_after_any_of_t
             assert await first.values(1) == ["old"]
         assert there.wired.metric("gateway_records_total", kind="read") == 6
 
-    run_served(scenario, tmp_path)
 
-
-def test_a_reader_that_got_no_record_yet_continues_where_it_began(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+async def test_a_reader_that_got_no_record_yet_continues_where_it_began(tmp_path: Path) -> None:
+    async with opened_gateway(tmp_path) as there:
         await there.wired.topic("t", partitions=2)
         await put(there, "old")
         async with reading(there) as tail:
@@ -147,10 +149,8 @@ def test_a_reader_that_got_no_record_yet_continues_where_it_began(tmp_path: Path
         async with reading(there, last=tail.last) as again:
             assert await again.values(1) == ["a"]
 
-    run_served(scenario, tmp_path)
 
-
-def test_a_tail_survives_the_restart_of_its_agent(tmp_path: Path) -> None:
+async def test_a_tail_survives_the_restart_of_its_agent(tmp_path: Path) -> None:
     async def before(objects: MemoryStore) -> str:
         async with wired_agent(tmp_path, objects=objects) as wired, served(wired, heartbeat_ms=200) as there:
             await wired.topic("t", partitions=2)
@@ -166,7 +166,7 @@ def test_a_tail_survives_the_restart_of_its_agent(tmp_path: Path) -> None:
             await (await wired.client()).produce(batch(b"meanwhile"), partition=0)
         return tail.last
 
-    async def whole() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         objects = MemoryStore(SystemClock())
         last = await before(objects)
         async with (
@@ -178,11 +178,9 @@ def test_a_tail_survives_the_restart_of_its_agent(tmp_path: Path) -> None:
             await put(there, "c", partition=1)
             assert await again.values(1) == ["c"]
 
-    asyncio.run(asyncio.wait_for(whole(), PATIENCE_SECONDS))
 
-
-def test_a_quiet_stream_reports_it_and_a_reader_that_left_is_noticed(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+async def test_a_quiet_stream_reports_it_and_a_reader_that_left_is_noticed(tmp_path: Path) -> None:
+    async with opened_gateway(tmp_path, heartbeat_ms=100) as there:
         await there.wired.topic("t")
         async with reading(there) as tail:
             line = b""
@@ -194,8 +192,6 @@ def test_a_quiet_stream_reports_it_and_a_reader_that_left_is_noticed(tmp_path: P
                 while there.wired.metric("gateway_streams"):
                     await asyncio.sleep(0.01)
         assert there.wired.metric("gateway_ended_streams_total", reason="left") == 1
-
-    run_served(scenario, tmp_path, heartbeat_ms=100)
 
 
 class _BusyTopic(_Tail):
@@ -234,8 +230,8 @@ async def test_a_stream_of_a_busy_topic_reads_at_intervals() -> None:
     await cancel_and_wait(running)
 
 
-def test_a_reader_that_is_too_slow_gets_an_error_and_is_disconnected(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+async def test_a_reader_that_is_too_slow_gets_an_error_and_is_disconnected(tmp_path: Path) -> None:
+    async with opened_gateway(tmp_path, stalled_ms=300) as there:
         await there.wired.topic("t")
         path = there.base.split(str(there.gateway.port))[1] + "/topics/t/events?offset=earliest"
         for _ in range(24):
@@ -250,11 +246,9 @@ def test_a_reader_that_is_too_slow_gets_an_error_and_is_disconnected(tmp_path: P
         assert there.wired.agent._fetch_memory.used == 0 and there.wired.metric("gateway_streams") == 0
         writer.close()
 
-    run_served(scenario, tmp_path, stalled_ms=300)
 
-
-def test_deleted_records_are_a_gap_and_offsets_that_never_were_an_end(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+async def test_deleted_records_are_a_gap_and_offsets_that_never_were_an_end(tmp_path: Path) -> None:
+    async with opened_gateway(tmp_path) as there:
         topic = await there.wired.topic("t")
         await put(there, "a", "b", "c")
         part = DeleteRecordsPartition(topic.topic_id, 0, 2)
@@ -268,11 +262,9 @@ def test_deleted_records_are_a_gap_and_offsets_that_never_were_an_end(tmp_path: 
             end = await tail.next()
             assert end is not None and end.name == "end" and end.data["error_code"] == 41601
 
-    run_served(scenario, tmp_path)
 
-
-def test_an_unreadable_record_is_a_gap_and_the_stream_continues(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+async def test_an_unreadable_record_is_a_gap_and_the_stream_continues(tmp_path: Path) -> None:
+    async with opened_gateway(tmp_path) as there:
         await there.wired.topic("t")
         sound = batch(b"x", b"y")
         unreadable = assemble_like(read_header(sound), b"\xff" * 30, 2)
@@ -287,11 +279,9 @@ def test_an_unreadable_record_is_a_gap_and_the_stream_continues(tmp_path: Path) 
         assert (status, answer["error_code"]) == (500, 50002)
         assert "Read on from offset 2." in answer["message"]
 
-    run_served(scenario, tmp_path)
 
-
-def test_a_stream_that_can_t_be_had_says_why(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+async def test_a_stream_that_can_t_be_had_says_why(tmp_path: Path) -> None:
+    async with opened_gateway(tmp_path, max_streams=1) as there:
         await there.wired.topic("t", partitions=MAX_PARTITIONS + 1)
         for query, headers, status, said in [
             ("", {}, 400, "A stream has at most 64 partitions"),
@@ -308,5 +298,3 @@ def test_a_stream_that_can_t_be_had_says_why(tmp_path: Path) -> None:
         async with reading(there, query="&partitions=0"):
             status, refused = await there.ask("GET", "/topics/t/events?partitions=0")
             assert (status, refused["error_code"]) == (429, 42901)
-
-    run_served(scenario, tmp_path, max_streams=1)

@@ -11,38 +11,15 @@ from confluent_kafka import Consumer, TopicPartition
 
 from agent.gateway import groups
 from sequencer.api.groups import CommitOffsets, GroupState, LoadGroup, OffsetPosition, SaveGroup
-from tests.agent.gateway.serving import Served, run_served
+from tests.agent.gateway.serving import Served, opened_gateway
 from tests.support.sequencer_bench import info
 from tests.support.turns import counted_turns
 
+pytestmark = pytest.mark.uvloop
+
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_groups_members_and_lag_are_shown(tmp_path: Path, protocol: str) -> None:
-    async def scenario(there: Served) -> None:
-        await there.wired.topic("t", partitions=2)
-        value = {"type": "STRING", "data": "x"}
-        await there.produce("t", *({"partition_id": part, "value": value} for part in (0, 0, 0, 1)))
-        consumer = Consumer(
-            {
-                "bootstrap.servers": f"127.0.0.1:{there.wired.agent.kafka_port}",
-                "group.id": "readers",
-                "group.protocol": protocol,
-                "client.id": "laptop",
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "log_level": 0,
-            }
-        )
-        consumer.subscribe(["t"])
-        try:
-            read = await asyncio.to_thread(consumer.consume, 4, 15)
-            assert len(read) == 4
-            places = [TopicPartition("t", 0, 1), TopicPartition("t", 1, 1)]
-            await asyncio.to_thread(lambda: consumer.commit(offsets=places, asynchronous=False))
-            await shown(there)
-        finally:
-            await asyncio.to_thread(consumer.close)
-
+async def test_a_groups_members_and_lag_are_shown(tmp_path: Path, protocol: str) -> None:
     async def shown(there: Served) -> None:
         [group] = (await there.get("/consumer-groups"))["data"]
         assert (group["consumer_group_id"], group["state"]) == ("readers", "STABLE")
@@ -68,16 +45,36 @@ def test_a_groups_members_and_lag_are_shown(tmp_path: Path, protocol: str) -> No
             status, missing = await there.ask("GET", f"/consumer-groups/nobody{path}")
             assert (status, missing["error_code"]) == (404, 40403), path
 
-    run_served(
-        scenario,
-        tmp_path,
-    )
+    async with opened_gateway(tmp_path) as there:
+        await there.wired.topic("t", partitions=2)
+        value = {"type": "STRING", "data": "x"}
+        await there.produce("t", *({"partition_id": part, "value": value} for part in (0, 0, 0, 1)))
+        consumer = Consumer(
+            {
+                "bootstrap.servers": f"127.0.0.1:{there.wired.agent.kafka_port}",
+                "group.id": "readers",
+                "group.protocol": protocol,
+                "client.id": "laptop",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "log_level": 0,
+            }
+        )
+        consumer.subscribe(["t"])
+        try:
+            read = await asyncio.to_thread(consumer.consume, 4, 15)
+            assert len(read) == 4
+            places = [TopicPartition("t", 0, 1), TopicPartition("t", 1, 1)]
+            await asyncio.to_thread(lambda: consumer.commit(offsets=places, asynchronous=False))
+            await shown(there)
+        finally:
+            await asyncio.to_thread(consumer.close)
 
 
-def test_a_group_of_another_agent_is_shown_with_its_lag_and_its_members_are_that_agents(
+async def test_a_group_of_another_agent_is_shown_with_its_lag_and_its_members_are_that_agents(
     tmp_path: Path,
 ) -> None:
-    async def scenario(there: Served) -> None:
+    async with opened_gateway(tmp_path) as there:
         topic = await there.wired.topic("t")
         await there.produce("t", {}, {}, {})
         sequencer = there.wired.sequencer
@@ -100,16 +97,14 @@ def test_a_group_of_another_agent_is_shown_with_its_lag_and_its_members_are_that
             == "The agent at other:9092 knows the members of this group. Send the request to it."
         )
 
-    run_served(scenario, tmp_path)
 
-
-def test_the_lags_of_a_large_group_take_turns_and_are_in_order(
+async def test_the_lags_of_a_large_group_take_turns_and_are_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(groups, "LAGS_TOGETHER", 1)
     given = counted_turns(monkeypatch, groups)
 
-    async def scenario(there: Served) -> None:
+    async with opened_gateway(tmp_path) as there:
         positions = []
         for name in ("b", "a"):
             topic = await there.wired.topic(name, partitions=4)
@@ -121,5 +116,3 @@ def test_the_lags_of_a_large_group_take_turns_and_are_in_order(
             ("a", 0, 0), ("a", 2, 2), ("a", 3, 0), ("b", 0, 0), ("b", 2, 0), ("b", 3, 0),
         ]  # fmt: skip
         assert len(given) == 12, "six positions, and six ends"
-
-    run_served(scenario, tmp_path)

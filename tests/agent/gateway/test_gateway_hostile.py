@@ -10,12 +10,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.agent.gateway.serving import Served, run_served, served
+from tests.agent.gateway.serving import Served, opened_gateway
 from tests.hostile.gateway import large_bodies
-from tests.support.patience import PATIENCE_SECONDS
 from tests.support.short_turns import HELD_SECONDS
 from tests.support.turns import least_of_three, measured_turns
-from tests.support.wire import wired_agent
 
 
 def path_of(there: Served, *parts: str) -> str:
@@ -29,16 +27,12 @@ async def sent(there: Served, data: bytes) -> tuple[asyncio.StreamReader, asynci
 
 
 @pytest.mark.parametrize("body", large_bodies().items(), ids=lambda item: item[0])
-def test_bodies_that_cost_much_to_look_at_leave_the_loop_to_others(body: tuple[str, bytes]) -> None:
+async def test_bodies_that_cost_much_to_look_at_leave_the_loop_to_others(body: tuple[str, bytes]) -> None:
     @least_of_three
-    def measured() -> None:
-        async def scenario(folder: str) -> None:
-            async with (
-                asyncio.timeout(PATIENCE_SECONDS),
-                wired_agent(Path(folder)) as wired,
-                served(wired, max_records_per_request=3_000) as there,
-            ):
-                await wired.topic("t")
+    async def measured() -> None:
+        with TemporaryDirectory() as folder:
+            async with opened_gateway(Path(folder), max_records_per_request=3_000) as there:
+                await there.wired.topic("t")
                 fields = f"Host: localhost\r\nConnection: close\r\nContent-Length: {len(body[1])}"
                 head = f"POST {path_of(there, 'topics/t/records')} HTTP/1.1\r\n{fields}\r\n\r\n"
                 with measured_turns() as turns:
@@ -49,14 +43,12 @@ def test_bodies_that_cost_much_to_look_at_leave_the_loop_to_others(body: tuple[s
                 assert answer[9:12] in (b"200", b"400", b"413")
                 turns.check(HELD_SECONDS)
 
-        with TemporaryDirectory() as folder:
-            asyncio.run(scenario(folder))
-
-    measured()
+    await measured()
 
 
-def test_a_client_that_has_gone_is_not_waited_for(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+@pytest.mark.uvloop
+async def test_a_client_that_has_gone_is_not_waited_for(tmp_path: Path) -> None:
+    async with opened_gateway(tmp_path) as there:
         await there.wired.topic("t")
         budget = there.wired.agent._budget
         topic = "/v3/clusters/{cluster_id}/topics/{topic_name}"
@@ -81,9 +73,8 @@ def test_a_client_that_has_gone_is_not_waited_for(tmp_path: Path) -> None:
             while budget.used or there.gateway._parts.streams.count:
                 await asyncio.sleep(0.001)
 
-    run_served(scenario, tmp_path)
 
-
+@pytest.mark.uvloop
 @pytest.mark.parametrize(
     "data",
     [
@@ -95,15 +86,13 @@ def test_a_client_that_has_gone_is_not_waited_for(tmp_path: Path) -> None:
     ],
     ids=["no host", "long line", "many fields", "other host", "bad chunk"],
 )
-def test_bytes_that_are_not_http_are_refused_and_no_error_in_the_log(
+async def test_bytes_that_are_not_http_are_refused_and_no_error_in_the_log(
     tmp_path: Path, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(there: Served) -> None:
+    async with opened_gateway(tmp_path) as there:
         reader, _ = await sent(there, data)
         assert b" 400 " in await reader.readline()
         assert there.wired.metric("gateway_closed_connections_total", reason="not HTTP") == 1
-
-    run_served(scenario, tmp_path)
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
@@ -113,8 +102,9 @@ def chunked_head(there: Served) -> bytes:
     return f"{head}Transfer-Encoding: chunked\r\n\r\n".encode()
 
 
-def test_a_body_that_is_no_http_is_refused_when_it_comes(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+@pytest.mark.uvloop
+async def test_a_body_that_is_no_http_is_refused_when_it_comes(tmp_path: Path) -> None:
+    async with opened_gateway(tmp_path) as there:
         await there.wired.topic("t")
         reader, writer = await sent(there, chunked_head(there))
         while not any(connection.requests for connection in there.gateway._connections.open.values()):
@@ -124,11 +114,10 @@ def test_a_body_that_is_no_http_is_refused_when_it_comes(tmp_path: Path) -> None
         await reader.read()
         assert there.wired.metric("gateway_closed_connections_total", reason="not HTTP") == 1
 
-    run_served(scenario, tmp_path)
 
-
-def test_records_before_what_is_no_http_are_stored_and_reported(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+@pytest.mark.uvloop
+async def test_records_before_what_is_no_http_are_stored_and_reported(tmp_path: Path) -> None:
+    async with opened_gateway(tmp_path) as there:
         await there.wired.topic("t")
         record = b'{"value":{"type":"JSON","data":1}}'
         reader, writer = await sent(there, chunked_head(there) + b"%x\r\n%s\r\n" % (len(record), record))
@@ -136,11 +125,10 @@ def test_records_before_what_is_no_http_are_stored_and_reported(tmp_path: Path) 
         writer.write(b"ZZ\r\n")
         assert b'{"error_code":400,' in await reader.read()
 
-    run_served(scenario, tmp_path)
 
-
-def test_bytes_that_are_not_http_after_another_request_are_refused(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+@pytest.mark.uvloop
+async def test_bytes_that_are_not_http_after_another_request_are_refused(tmp_path: Path) -> None:
+    async with opened_gateway(tmp_path) as there:
         await there.wired.topic("t")
         poll = path_of(there, "topics/t/partitions/0/records?offset=latest&timeout_ms=200")
         first = f"GET {poll} HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -150,9 +138,8 @@ def test_bytes_that_are_not_http_after_another_request_are_refused(tmp_path: Pat
         writer.write(b"ZZ\r\n")
         assert b"HTTP/1.1 400 " in await reader.read()
 
-    run_served(scenario, tmp_path)
 
-
+@pytest.mark.uvloop
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -163,10 +150,8 @@ def test_bytes_that_are_not_http_after_another_request_are_refused(tmp_path: Pat
     ],
     ids=["long name", "configs of a new topic", "configs", "long config"],
 )
-def test_values_that_kafka_cannot_take_are_the_clients_mistake(
+async def test_values_that_kafka_cannot_take_are_the_clients_mistake(
     tmp_path: Path, path: str, body: dict[str, object]
 ) -> None:
-    async def scenario(there: Served) -> None:
+    async with opened_gateway(tmp_path) as there:
         assert (await there.ask("POST", path, body))[0] == 400
-
-    run_served(scenario, tmp_path)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-import uvloop
 
 from agent.gateway import client as gateway_client
 from agent.gateway.client import CLIENT_ID, GatewayClient
@@ -24,9 +23,11 @@ from tailrace.kafka.messages.alter_client_quotas import (
     EntryData,
     OpData,
 )
-from tests.agent.gateway.serving import Served, run_served, served
+from tests.agent.gateway.serving import Served, opened_gateway, served
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.wire import wired_agent
+
+pytestmark = pytest.mark.uvloop
 
 
 async def opened(there: Served) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -42,8 +43,8 @@ async def closed(reader: asyncio.StreamReader) -> bytes:
             return b""
 
 
-def test_connections_above_the_limit_are_closed_and_others_served(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+async def test_connections_above_the_limit_are_closed_and_others_served(tmp_path: Path) -> None:
+    async with opened_gateway(tmp_path, max_connections=2) as there:
         held = [await opened(there) for _ in range(2)]
         held[0][1].write(b"GET /v3/clusters HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (await held[0][0].readline()).startswith(b"HTTP/1.1 200")
@@ -53,11 +54,9 @@ def test_connections_above_the_limit_are_closed_and_others_served(tmp_path: Path
         for _, each in [*held, (refused, writer)]:
             each.close()
 
-    run_served(scenario, tmp_path, max_connections=2)
 
-
-def test_a_client_that_never_ends_its_request_is_closed(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+async def test_a_client_that_never_ends_its_request_is_closed(tmp_path: Path) -> None:
+    async with opened_gateway(tmp_path, idle_ms=400) as there:
         silent, _ = await opened(there)
         trickling, writer = await opened(there)
         writer.write(b"GET /v3/clusters HTTP/1.1\r\nHost")
@@ -71,29 +70,23 @@ def test_a_client_that_never_ends_its_request_is_closed(tmp_path: Path) -> None:
         assert await closed(silent) == b"" and await closed(trickling) == b""
         task.cancel()
 
-    run_served(scenario, tmp_path, idle_ms=400)
 
-
-def test_a_head_that_does_not_end_closes_its_connection_before_it_is_idle(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+async def test_a_head_that_does_not_end_closes_its_connection_before_it_is_idle(tmp_path: Path) -> None:
+    async with opened_gateway(tmp_path, idle_ms=3_600_000, head_ms=300) as there:
         half, writer = await opened(there)
         writer.write(b"GET /v3/clu")
         assert await closed(half) == b""
 
-    run_served(scenario, tmp_path, idle_ms=3_600_000, head_ms=300)
 
-
-def test_one_address_leaves_connections_of_the_gateway_to_others(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+async def test_one_address_leaves_connections_of_the_gateway_to_others(tmp_path: Path) -> None:
+    async with opened_gateway(tmp_path, max_connections_per_address=1) as there:
         kept, writer = await opened(there)
         more, _ = await opened(there)
         assert await closed(more) == b"" and not kept.at_eof()
         writer.close()
 
-    run_served(scenario, tmp_path, max_connections_per_address=1)
 
-
-def test_idle_connections_are_closed_also_after_an_error_that_was_not_expected(
+async def test_idle_connections_are_closed_also_after_an_error_that_was_not_expected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     close_idle, looks = HttpConnections.close_slow, itertools.count()
@@ -105,15 +98,15 @@ def test_idle_connections_are_closed_also_after_an_error_that_was_not_expected(
 
     monkeypatch.setattr(HttpConnections, "close_slow", breaks_once)
 
-    async def scenario(there: Served) -> None:
+    async with opened_gateway(tmp_path, idle_ms=300) as there:
         silent, _ = await opened(there)
         assert await closed(silent) == b"" and next(looks) > 1
 
-    run_served(scenario, tmp_path, idle_ms=300)
 
-
-def test_bodies_that_do_not_end_count_as_the_agents_memory_and_have_a_part_of_it(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+async def test_bodies_that_do_not_end_count_as_the_agents_memory_and_have_a_part_of_it(
+    tmp_path: Path,
+) -> None:
+    async with wired_agent(tmp_path, memory_budget_bytes=16 << 20) as wired, served(wired) as there:
         await there.wired.topic("t")
         budget = there.wired.agent._budget
         path = there.base.split(str(there.gateway.port))[1] + "/topics/t/records"
@@ -143,19 +136,9 @@ def test_bodies_that_do_not_end_count_as_the_agents_memory_and_have_a_part_of_it
         while budget.used:
             await asyncio.sleep(0.001)
 
-    async def whole() -> None:
-        async with (
-            asyncio.timeout(PATIENCE_SECONDS),
-            wired_agent(tmp_path, memory_budget_bytes=16 << 20) as wired,
-            served(wired) as there,
-        ):
-            await scenario(there)
 
-    uvloop.run(whole())
-
-
-def test_a_body_that_does_not_continue_is_ended(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+async def test_a_body_that_does_not_continue_is_ended(tmp_path: Path) -> None:
+    async with opened_gateway(tmp_path, idle_ms=300) as there:
         await there.wired.topic("t")
         path = there.base.split(str(there.gateway.port))[1] + "/topics/t/records"
         reader, writer = await opened(there)
@@ -167,11 +150,9 @@ def test_a_body_that_does_not_continue_is_ended(tmp_path: Path) -> None:
         )
         assert b"Connection: close" in answer
 
-    run_served(scenario, tmp_path, idle_ms=300)
 
-
-def test_a_stream_of_records_is_cut_between_records_when_the_agent_ends(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+async def test_a_stream_of_records_is_cut_between_records_when_the_agent_ends(tmp_path: Path) -> None:
+    async with opened_gateway(tmp_path) as there:
         await there.wired.topic("t")
         reader, writer = await opened(there)
         path = there.base.split(str(there.gateway.port))[1] + "/topics/t/records"
@@ -193,11 +174,9 @@ def test_a_stream_of_records_is_cut_between_records_when_the_agent_ends(tmp_path
         read = await (await there.wired.client()).fetch()
         assert read.high_watermark == 1
 
-    run_served(scenario, tmp_path)
 
-
-def test_a_request_waits_for_memory_and_gives_it_back(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+async def test_a_request_waits_for_memory_and_gives_it_back(tmp_path: Path) -> None:
+    async with opened_gateway(tmp_path) as there:
         await there.wired.topic("t")
         budget = there.wired.agent._budget
         taken = 0
@@ -215,11 +194,11 @@ def test_a_request_waits_for_memory_and_gives_it_back(tmp_path: Path) -> None:
         assert report["error_code"] == 41301
         assert budget.used == 0
 
-    run_served(scenario, tmp_path)
 
-
-def test_a_client_above_its_quota_waits_and_gets_the_throttle_time_if_it_waited_long(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+async def test_a_client_above_its_quota_waits_and_gets_the_throttle_time_if_it_waited_long(
+    tmp_path: Path,
+) -> None:
+    async with opened_gateway(tmp_path) as there:
         await there.wired.topic("t")
         entity = [EntityData("client-id", CLIENT_ID)]
         quota = EntryData(entity, [OpData("producer_byte_rate", 10_000.0)])
@@ -239,15 +218,13 @@ def test_a_client_above_its_quota_waits_and_gets_the_throttle_time_if_it_waited_
         records = await there.get("/topics/t/partitions/0/records?offset=1")
         assert records["next_offset"] == 2, "it is not stored"
 
-    run_served(scenario, tmp_path)
 
-
-def test_records_that_were_read_are_answered_however_long_their_client_has_to_wait_afterwards(
+async def test_records_that_were_read_are_answered_however_long_their_client_has_to_wait_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway_client, "MAX_THROTTLE_SECONDS", 0.01)
 
-    async def scenario(there: Served) -> None:
+    async with opened_gateway(tmp_path) as there:
         await there.wired.topic("t")
         await there.produce("t", {"value": {"type": "STRING", "data": "x" * 900_000}})
         quota = EntryData([EntityData("client-id", CLIENT_ID)], [OpData("consumer_byte_rate", 1_000.0)])
@@ -265,13 +242,11 @@ def test_records_that_were_read_are_answered_however_long_their_client_has_to_wa
         waited = await there.get(path)
         assert (waited["data"], waited["next_offset"]) == ([], 0)
 
-    run_served(scenario, tmp_path)
 
-
-def test_batches_that_unpack_to_much_are_read_in_parts_and_counted_until_they_are_written(
+async def test_batches_that_unpack_to_much_are_read_in_parts_and_counted_until_they_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(there: Served) -> None:
+    async with opened_gateway(tmp_path) as there:
         await there.wired.topic("t")
         kafka, budget = await there.wired.client(), there.wired.agent._budget
         for _ in range(8):
@@ -296,11 +271,11 @@ def test_batches_that_unpack_to_much_are_read_in_parts_and_counted_until_they_ar
         while budget.used:
             await asyncio.sleep(0.001)
 
-    run_served(scenario, tmp_path)
 
-
-def test_a_record_that_unpacks_to_more_than_can_be_made_json_in_a_turn_is_passed_over(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+async def test_a_record_that_unpacks_to_more_than_can_be_made_json_in_a_turn_is_passed_over(
+    tmp_path: Path,
+) -> None:
+    async with opened_gateway(tmp_path) as there:
         await there.wired.topic("t")
         kafka = await there.wired.client()
         for size in (5 << 20, 3 << 20):
@@ -311,5 +286,3 @@ def test_a_record_that_unpacks_to_more_than_can_be_made_json_in_a_turn_is_passed
         assert (status, refused["error_code"]) == (500, 50002)
         assert "gateway.max_answer_bytes" in refused["message"] and "offset 1." in refused["message"]
         assert len((await there.get(path + "1"))["data"]) == 1
-
-    run_served(scenario, tmp_path)

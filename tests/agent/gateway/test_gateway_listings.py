@@ -17,9 +17,11 @@ from agent.gateway.responses import ClientDisconnected, ResponseStream
 from agent.gateway.settings import GatewaySettings
 from agent.security.access import ANYBODY
 from tailrace.kafka import decode_response_in_steps
-from tests.agent.gateway.serving import Served, run_served
+from tests.agent.gateway.serving import Served, opened_gateway
 from tests.support.agents import settle
 from tests.support.clocks import ManualClock
+
+pytestmark = pytest.mark.uvloop
 
 PARTITIONS = 1_000
 
@@ -30,7 +32,7 @@ async def _with_topic(there: Served) -> None:
     assert status == 201
 
 
-def test_a_long_listing_is_whole_and_is_written_in_parts(
+async def test_a_long_listing_is_whole_and_is_written_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts: list[int] = []
@@ -40,7 +42,7 @@ def test_a_long_listing_is_whole_and_is_written_in_parts(
         parts.append(len(data))
         await inner(self, data)
 
-    async def scenario(there: Served) -> None:
+    async with opened_gateway(tmp_path) as there:
         await _with_topic(there)
         monkeypatch.setattr(ResponseStream, "write", watched)
         found = await there.get("/topics/large/partitions")
@@ -51,15 +53,13 @@ def test_a_long_listing_is_whole_and_is_written_in_parts(
         assert len((await there.get("/topics"))["data"]) == 1
         assert not parts, "a short one is one response"
 
-    run_served(scenario, tmp_path)
 
-
-def test_listings_that_are_asked_for_side_by_side_share_the_gateways_memory(
+async def test_listings_that_are_asked_for_side_by_side_share_the_gateways_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway_client, "RESPONSE_FACTOR", 1_000)  # each takes 26 MB of the 64 that there are
 
-    async def scenario(there: Served) -> None:
+    async with opened_gateway(tmp_path) as there:
         await _with_topic(there)
         memory = there.gateway._context.memory
         most, waited = 0, False
@@ -76,8 +76,6 @@ def test_listings_that_are_asked_for_side_by_side_share_the_gateways_memory(
         assert 0 < most <= 64 << 20 and waited
         while memory.used:
             await asyncio.sleep(0)
-
-    run_served(scenario, tmp_path)
 
 
 async def _seconds_until_cut(monkeypatch: pytest.MonkeyPatch, *, others_wait: bool) -> tuple[int, str]:
@@ -108,12 +106,12 @@ async def test_a_reader_that_stops_is_cut_off_soon_while_others_wait(monkeypatch
     assert found == (PRESSURE_SECONDS + 1, "others wait for memory")
 
 
-def test_a_listing_that_waits_for_the_gateways_memory_holds_none_of_the_agents(
+async def test_a_listing_that_waits_for_the_gateways_memory_holds_none_of_the_agents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway_client, "RESPONSE_FACTOR", 1_000)
 
-    async def scenario(there: Served) -> None:
+    async with opened_gateway(tmp_path) as there:
         await _with_topic(there)
         context = there.gateway._context
         agents = context.dispatch_for(ANYBODY)._services.answer_memory
@@ -125,5 +123,3 @@ def test_a_listing_that_waits_for_the_gateways_memory_holds_none_of_the_agents(
         assert agents.used == 0
         others.release()
         assert len((await asked)["data"]) == PARTITIONS
-
-    run_served(scenario, tmp_path)

@@ -12,27 +12,27 @@ import pytest
 
 from agent.catalog import Snapshot
 from sequencer.api.topics import CreatePartitions, CreateTopic
-from tests.agent.gateway.serving import Served, run_served
+from tests.agent.gateway.serving import opened_gateway
 from tests.support.patience import PATIENCE_SECONDS
+
+pytestmark = pytest.mark.uvloop
 
 
 def text(value: str) -> dict[str, object]:
     return {"type": "STRING", "data": value}
 
 
-def test_a_record_that_is_acknowledged_on_receipt_is_reported_without_an_offset(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+async def test_a_record_that_is_acknowledged_on_receipt_is_reported_without_an_offset(tmp_path: Path) -> None:
+    async with opened_gateway(tmp_path) as there:
         await there.wired.sequencer.create_topic(CreateTopic("t", 1, {"tailrace.flush": "async"}))
         [report] = await there.produce("t", {"value": text("x")})
         assert (report["error_code"], report["partition_id"], report["offset"]) == (200, 0, -1)
         read = await there.get("/topics/t/partitions/0/records?timeout_ms=5000&value_format=string")
         assert [(each["offset"], each["value"]["data"]) for each in read["data"]] == [(0, "x")]
 
-    run_served(scenario, tmp_path)
 
-
-def test_records_are_reported_in_order_and_read_as_they_were_sent(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+async def test_records_are_reported_in_order_and_read_as_they_were_sent(tmp_path: Path) -> None:
+    async with opened_gateway(tmp_path) as there:
         await there.wired.topic("t", partitions=3)
         sent: list[dict[str, Any]] = [
             {"partition_id": 1, "key": text("k"), "value": {"type": "JSON", "data": {"n": 1}},
@@ -70,24 +70,20 @@ def test_records_are_reported_in_order_and_read_as_they_were_sent(tmp_path: Path
         route = "/v3/clusters/{cluster_id}/topics/{topic_name}/records"
         assert there.wired.metric("gateway_requests_total", route=route, method="POST", status="200") == 1
 
-    run_served(scenario, tmp_path)
 
-
-def test_records_without_a_key_that_come_in_requests_of_their_own_go_to_all_partitions(
+async def test_records_without_a_key_that_come_in_requests_of_their_own_go_to_all_partitions(
     tmp_path: Path,
 ) -> None:
-    async def scenario(there: Served) -> None:
+    async with opened_gateway(tmp_path) as there:
         await there.wired.topic("t", partitions=3)
         reports = [report for _ in range(6) for report in await there.produce("t", {}, {})]
         assert [report["partition_id"] for report in reports] == [0, 0, 1, 1, 2, 2] * 2
 
-    run_served(scenario, tmp_path)
 
-
-def test_records_to_a_known_topic_are_stored_without_asking_for_its_metadata(
+async def test_records_to_a_known_topic_are_stored_without_asking_for_its_metadata(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(there: Served) -> None:
+    async with opened_gateway(tmp_path) as there:
         topic = await there.wired.topic("t")
         await there.produce("t", {"value": text("x")})
         catalog, refreshes = there.wired.agent.catalog, 0
@@ -107,11 +103,9 @@ def test_records_to_a_known_topic_are_stored_without_asking_for_its_metadata(
         assert [each["error_code"] for each in reports] == [200, 40402, 200]
         assert refreshes == 1, "once for each request at most"
 
-    run_served(scenario, tmp_path)
 
-
-def test_the_link_to_the_next_records_keeps_how_they_are_read(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+async def test_the_link_to_the_next_records_keeps_how_they_are_read(tmp_path: Path) -> None:
+    async with opened_gateway(tmp_path) as there:
         await there.wired.topic("t")
         await there.produce("t", {"value": text("x")}, {"value": text("y")})
         read = await there.get(
@@ -120,11 +114,9 @@ def test_the_link_to_the_next_records_keeps_how_they_are_read(tmp_path: Path) ->
         then = await there.get(read["metadata"]["next"])
         assert [each["value"] for each in then["data"]] == [text("y")]
 
-    run_served(scenario, tmp_path)
 
-
-def test_a_stream_of_records_gets_its_reports_while_it_continues(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+async def test_a_stream_of_records_gets_its_reports_while_it_continues(tmp_path: Path) -> None:
+    async with opened_gateway(tmp_path) as there:
         await there.wired.topic("t")
         go_on = asyncio.Queue[bytes]()
 
@@ -146,11 +138,9 @@ def test_a_stream_of_records_gets_its_reports_while_it_continues(tmp_path: Path)
             last = [json.loads(line) async for line in answer.content]
         assert last[-1] == {"error_code": 400, "message": "The body ends within an object."}
 
-    run_served(scenario, tmp_path)
 
-
-def test_a_record_that_is_too_large_fails_alone(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+async def test_a_record_that_is_too_large_fails_alone(tmp_path: Path) -> None:
+    async with opened_gateway(tmp_path, max_record_bytes=4096) as there:
         await there.ask(
             "POST", "/topics", {"topic_name": "t", "configs": [{"name": "max.message.bytes", "value": "300"}]}
         )
@@ -162,11 +152,9 @@ def test_a_record_that_is_too_large_fails_alone(tmp_path: Path) -> None:
         status, refused = await there.ask("POST", "/topics/t/records", data=b'{"value": "' + b"x" * 5_000)
         assert (status, refused["error_code"]) == (413, 413)
 
-    run_served(scenario, tmp_path, max_record_bytes=4096)
 
-
-def test_an_error_before_the_first_record_has_its_own_status(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+async def test_an_error_before_the_first_record_has_its_own_status(tmp_path: Path) -> None:
+    async with opened_gateway(tmp_path, max_records_per_request=1_000) as there:
         await there.wired.topic("t")
         assert (await there.ask("POST", "/topics/other/records", {"value": text("x")}))[0] == 404
         assert (await there.ask("GET", "/topics"))[1]["data"][0]["topic_name"] == "t", "nothing was created"
@@ -184,15 +172,11 @@ def test_an_error_before_the_first_record_has_its_own_status(tmp_path: Path) -> 
         status, body = await there.ask("POST", "/topics/t/records", data=many)
         assert len(body) == 1_001 and body[-1]["error_code"] == 413
 
-    run_served(scenario, tmp_path, max_records_per_request=1_000)
 
-
-def test_an_offset_of_too_many_digits_is_no_offset(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+async def test_an_offset_of_too_many_digits_is_no_offset(tmp_path: Path) -> None:
+    async with opened_gateway(tmp_path) as there:
         await there.wired.topic("t")
         for offset in ("9" * 5_000, "9" * 19):
             for path in (f"partitions/0/records?offset={offset}", f"events?offset={offset}"):
                 status, refusal = await there.ask("GET", f"/topics/t/{path}")
                 assert status == 400 and refusal["message"] == "offset must be earliest, latest or a number."
-
-    run_served(scenario, tmp_path)

@@ -20,7 +20,7 @@ from sequencer.api.security import AlterScram, CreateAcls, ScramMechanism, Scram
 from sequencer.api.topics import CreateTopic
 from tailrace.security.acls import OPERATIONS, Acl, Operation, PatternType, Permission, ResourceType
 from tailrace.security.tls import Tls
-from tests.agent.gateway.serving import Served, run_served, served
+from tests.agent.gateway.serving import Served, opened_gateway, served
 from tests.agent.gateway.test_gateway_hostile import sent
 from tests.agent.security.secured import PASSWORD, Secured, secured_agent
 from tests.agent.security.test_oauthbearer import KEY, OTHER, jwks, settings, token
@@ -295,8 +295,9 @@ async def test_a_stream_ends_when_its_user_may_not_read_any_more_or_is_removed(t
         assert 'event: end\ndata: {"error_code":40101,"message":"The login failed."}' in rest
 
 
-def test_requests_that_any_web_page_could_make_a_browser_send_are_refused(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+@pytest.mark.uvloop
+async def test_requests_that_any_web_page_could_make_a_browser_send_are_refused(tmp_path: Path) -> None:
+    async with opened_gateway(tmp_path) as there:
         await there.wired.topic("t")
         page = {"Origin": "http://elsewhere.example"}
         for path in ("/topics", "/topics/t/records", "/topics/t/configs:alter"):
@@ -307,8 +308,6 @@ def test_requests_that_any_web_page_could_make_a_browser_send_are_refused(tmp_pa
         headers = page | {"Content-Type": "application/json; charset=utf-8"}
         assert (await there.ask("POST", "/topics/t/records", data="{}", headers=headers))[0] == 200
         assert (await there.ask("OPTIONS", "/topics/t/records", headers=page))[0] == 405
-
-    run_served(scenario, tmp_path)
 
 
 async def test_with_authorities_of_clients_only_a_certificate_of_theirs_lets_in(tmp_path: Path) -> None:

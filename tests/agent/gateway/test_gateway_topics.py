@@ -5,11 +5,37 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.agent.gateway.serving import Served, run_served
+import pytest
+
+from tests.agent.gateway.serving import Served, opened_gateway
+
+pytestmark = pytest.mark.uvloop
 
 
-def test_topics_are_made_listed_described_changed_and_deleted(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+async def test_topics_are_made_listed_described_changed_and_deleted(tmp_path: Path) -> None:
+    async def configs_change(there: Served) -> None:
+        path = "/topics/flights/configs"
+
+        async def config(name: str) -> Any:
+            return (await there.get(f"{path}/{name}"))["value"]
+
+        assert await config("retention.ms") == "1000"
+        assert await there.ask("PUT", f"{path}/retention.ms", {"value": "2000"}) == (204, None)
+        assert await config("retention.ms") == "2000"
+        assert await there.ask("DELETE", f"{path}/retention.ms") == (204, None)
+        assert (await there.get(f"{path}/retention.ms"))["is_default"] is True
+        change = {
+            "data": [{"name": "segment.ms", "value": "7000"}, {"name": "retention.ms", "operation": "DELETE"}]
+        }
+        assert await there.ask("POST", f"{path}:alter", change) == (204, None)
+        assert await config("segment.ms") == "7000"
+        status, refused = await there.ask("PUT", f"{path}/no.such", {"value": "1"})
+        assert status == 400 and "no.such" in refused["message"]
+        assert (await there.ask("GET", f"{path}/no.such"))[0] == 404
+        names = [each["name"] for each in (await there.get(path))["data"]]
+        assert "retention.ms" in names
+
+    async with opened_gateway(tmp_path) as there:
         configs = [{"name": "retention.ms", "value": "1000"}]
         wanted = {"topic_name": "flights", "partitions_count": 2, "configs": configs}
         assert await there.ask("POST", "/topics", {**wanted, "validate_only": True}) != (201, None)
@@ -36,33 +62,9 @@ def test_topics_are_made_listed_described_changed_and_deleted(tmp_path: Path) ->
             {"error_code": 40403, "message": "There is no such topic or partition."},
         )
 
-    async def configs_change(there: Served) -> None:
-        path = "/topics/flights/configs"
 
-        async def config(name: str) -> Any:
-            return (await there.get(f"{path}/{name}"))["value"]
-
-        assert await config("retention.ms") == "1000"
-        assert await there.ask("PUT", f"{path}/retention.ms", {"value": "2000"}) == (204, None)
-        assert await config("retention.ms") == "2000"
-        assert await there.ask("DELETE", f"{path}/retention.ms") == (204, None)
-        assert (await there.get(f"{path}/retention.ms"))["is_default"] is True
-        change = {
-            "data": [{"name": "segment.ms", "value": "7000"}, {"name": "retention.ms", "operation": "DELETE"}]
-        }
-        assert await there.ask("POST", f"{path}:alter", change) == (204, None)
-        assert await config("segment.ms") == "7000"
-        status, refused = await there.ask("PUT", f"{path}/no.such", {"value": "1"})
-        assert status == 400 and "no.such" in refused["message"]
-        assert (await there.ask("GET", f"{path}/no.such"))[0] == 404
-        names = [each["name"] for each in (await there.get(path))["data"]]
-        assert "retention.ms" in names
-
-    run_served(scenario, tmp_path)
-
-
-def test_the_cluster_and_its_brokers_are_shown_below_both_roots(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+async def test_the_cluster_and_its_brokers_are_shown_below_both_roots(tmp_path: Path) -> None:
+    async with opened_gateway(tmp_path) as there:
         cluster = await there.get("")
         for root in ("/v3", "/kafka/v3"):
             url = f"http://127.0.0.1:{there.gateway.port}{root}/clusters"
@@ -74,11 +76,9 @@ def test_the_cluster_and_its_brokers_are_shown_below_both_roots(tmp_path: Path) 
         assert (await there.get(f"/brokers/{broker['broker_id']}")) == broker
         assert (await there.ask("GET", "/brokers/77"))[0] == 404
 
-    run_served(scenario, tmp_path)
 
-
-def test_an_unserved_path_is_answered_in_json(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+async def test_an_unserved_path_is_answered_in_json(tmp_path: Path) -> None:
+    async with opened_gateway(tmp_path, max_record_bytes=4096) as there:
         root = f"http://127.0.0.1:{there.gateway.port}"
         assert await there.ask("GET", f"{root}/nothing") == (
             404,
@@ -98,5 +98,3 @@ def test_an_unserved_path_is_answered_in_json(tmp_path: Path) -> None:
         assert (
             there.wired.metric("gateway_requests_total", route="(none)", method="(none)", status="404") == 1
         )
-
-    run_served(scenario, tmp_path, max_record_bytes=4096)

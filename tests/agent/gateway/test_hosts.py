@@ -10,7 +10,7 @@ import pytest
 from agent.gateway.errors import HttpRefusal
 from agent.gateway.hosts import AllowedHosts
 from agent.gateway.settings import GatewaySettings
-from tests.agent.gateway.serving import Served, run_served, served
+from tests.agent.gateway.serving import opened_gateway, served
 from tests.agent.security.secured import secured_agent
 
 ALLOWED = (
@@ -65,8 +65,9 @@ def test_each_of_several_headers_counts() -> None:
         hosts.check(["localhost", "evil.example"])
 
 
-def test_a_web_page_with_a_dns_name_of_its_own_gets_and_changes_nothing(tmp_path: Path) -> None:
-    async def scenario(there: Served) -> None:
+@pytest.mark.uvloop
+async def test_a_web_page_with_a_dns_name_of_its_own_gets_and_changes_nothing(tmp_path: Path) -> None:
+    async with opened_gateway(tmp_path) as there:
         await there.wired.topic("secret")
         evil = {"headers": {"Host": f"evil.example:{there.gateway.port}", "Content-Type": "application/json"}}
         created = {"topic_name": "made-by-a-page"}
@@ -79,8 +80,6 @@ def test_a_web_page_with_a_dns_name_of_its_own_gets_and_changes_nothing(tmp_path
             status, told = await there.ask(method, path, body, **evil)
             assert (status, told["error_code"]) == (421, 421)
         assert [each["topic_name"] for each in (await there.get("/topics"))["data"]] == ["secret"]
-
-    run_served(scenario, tmp_path)
 
 
 async def test_a_gateway_with_logins_on_loopback_checks_the_name_first(tmp_path: Path) -> None:
