@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -50,20 +51,17 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     server.drop_database(url)
 
 
-def on(place: Place, act: Callable[[SqlRowStore, int], Awaitable[None]]) -> None:
-    """Run `act` with an open store whose committer we are."""
-
-    async def run() -> None:
-        store = place()
-        try:
-            await store.open()
-            epoch = await store.take_committer_lease("test", "here:1", 60_000)
-            assert epoch is not None
-            await act(store, epoch)
-        finally:
-            await store.close()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def opened_store(place: Place) -> AsyncIterator[tuple[SqlRowStore, int]]:
+    """An open store whose committer we are, and the epoch of our lease."""
+    store = place()
+    try:
+        await store.open()
+        epoch = await store.take_committer_lease("test", "here:1", 60_000)
+        assert epoch is not None
+        yield store, epoch
+    finally:
+        await store.close()
 
 
 async def test_an_sqlite_database_in_a_missing_folder_is_refused(tmp_path: Path) -> None:
@@ -74,19 +72,16 @@ async def test_an_sqlite_database_in_a_missing_folder_is_refused(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_new_cluster_in_an_empty_database_is_logged_once(place: Place) -> None:
-    async def scenario() -> None:
+async def test_a_new_cluster_in_an_empty_database_is_logged_once(place: Place) -> None:
+    with capture_logs() as logs:
         for _ in range(2):
             store = place()
             await store.open()
             await store.close()
-
-    with capture_logs() as logs:
-        asyncio.run(scenario())
     assert [line["event"] for line in logs] == ["the database was empty: a new cluster begins"]
 
 
-def test_loaded_partitions_of_a_topic_share_its_id_and_equal_epochs(place: Place) -> None:
+async def test_loaded_partitions_of_a_topic_share_its_id_and_equal_epochs(place: Place) -> None:
     topics = (UUID(int=1), UUID(int=2))
     rows = [
         PartitionRow(topic, partition, 0, 0, -1, [LogEpoch(topic.int, 0)])
@@ -94,22 +89,18 @@ def test_loaded_partitions_of_a_topic_share_its_id_and_equal_epochs(place: Place
         for partition in range(3)
     ]
 
-    async def act(store: SqlRowStore, epoch: int) -> None:
+    async with opened_store(place) as (store, epoch):
         await store.write(changes(*rows), epoch)
         loaded = cast("list[PartitionRow]", (await store.load())[PartitionRow])
         assert sorted(loaded, key=repr) == sorted(rows, key=repr)
         assert len({id(row.topic_id) for row in loaded}) == len({id(row.epochs) for row in loaded}) == 2
 
-    on(place, act)
 
-
-def test_rows_of_every_kind_come_back_as_they_were_written_also_after_a_restart(place: Place) -> None:
+async def test_rows_of_every_kind_come_back_as_they_were_written_also_after_a_restart(place: Place) -> None:
     rows = one_of_each_kind()
-
-    async def write(store: SqlRowStore, epoch: int) -> None:
+    async with opened_store(place) as (store, epoch):
         await store.write(changes(*rows), epoch)
-
-    async def read(store: SqlRowStore, epoch: int) -> None:
+    async with opened_store(place) as (store, _):
         loaded = await store.load()
         found = [row for of_kind in loaded.values() for row in of_kind]
         for kind in LOOKED_UP:
@@ -117,12 +108,9 @@ def test_rows_of_every_kind_come_back_as_they_were_written_also_after_a_restart(
         assert sorted(map(repr, found)) == sorted(map(repr, rows))
         assert set(loaded[CounterRow]) == {CounterRow("commit_number", BIGGEST)}
 
-    on(place, write)
-    on(place, read)
 
-
-def test_a_row_that_is_written_again_replaces_the_first_and_a_deleted_one_is_gone(place: Place) -> None:
-    async def act(store: SqlRowStore, epoch: int) -> None:
+async def test_a_row_that_is_written_again_replaces_the_first_and_a_deleted_one_is_gone(place: Place) -> None:
+    async with opened_store(place) as (store, epoch):
         rows = one_of_each_kind()
         await store.write(changes(*rows, CounterRow("other", 1)), epoch)
         await store.write(changes(*rows, CounterRow("other", 2)), epoch)
@@ -134,11 +122,9 @@ def test_a_row_that_is_written_again_replaces_the_first_and_a_deleted_one_is_gon
         left = [row for found in (await store.load()).values() for row in found]
         assert left == [CounterRow("other", 2)]
 
-    on(place, act)
-
 
 @pytest.mark.parametrize("at_once", [1, 4, 1_000])
-def test_on_postgresql_a_statement_changes_rows_of_many_tables_up_to_a_number(
+async def test_on_postgresql_a_statement_changes_rows_of_many_tables_up_to_a_number(
     database: str, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     monkeypatch.setattr(postgres_module, "WRITTEN_AT_ONCE", at_once)
@@ -152,7 +138,10 @@ def test_on_postgresql_a_statement_changes_rows_of_many_tables_up_to_a_number(
     monkeypatch.setattr(postgres_module, "_execute_together", counted)
     rows = [*one_of_each_kind(), *(CounterRow(f"n{number}", number) for number in range(10))]
 
-    async def act(store: SqlRowStore, epoch: int) -> None:
+    async with opened_store(lambda: SqlRowStore(database, clock=CLOCK, entropy=SeededEntropy(1))) as (
+        store,
+        epoch,
+    ):
         await store.write(changes(*rows), epoch)
         upserted = [row for row in rows if not (isinstance(row, RunRow) and row.kind is ObjectKind.MIXED)]
         assert statements == math.ceil(len(upserted) / at_once), "runs of mixed objects are copied"
@@ -168,11 +157,9 @@ def test_on_postgresql_a_statement_changes_rows_of_many_tables_up_to_a_number(
             found += await store.rows_after(kind, None, 100)
         assert sorted(map(repr, found)) == sorted(map(repr, kept))
 
-    on(lambda: SqlRowStore(database, clock=CLOCK, entropy=SeededEntropy(1)), act)
 
-
-def test_a_key_can_move_to_another_object_in_one_write(place: Place) -> None:
-    async def act(store: SqlRowStore, epoch: int) -> None:
+async def test_a_key_can_move_to_another_object_in_one_write(place: Place) -> None:
+    async with opened_store(place) as (store, epoch):
         old = object_row(1)
         await store.write(changes(old), epoch)
         made = Changes()
@@ -181,8 +168,6 @@ def test_a_key_can_move_to_another_object_in_one_write(place: Place) -> None:
         made.delete(ObjectRow, key_of(old))
         await store.write(made, epoch)
         assert await store.objects_after("", 10) == [new]
-
-    on(place, act)
 
 
 async def test_the_identity_stays_and_two_databases_have_two(place: Place, tmp_path: Path) -> None:
@@ -285,16 +270,14 @@ async def test_a_renewal_that_arrives_late_shortens_no_lease(place: Place) -> No
     await b.close()
 
 
-def test_a_write_with_a_value_that_does_not_fit_is_refused_whole(place: Place) -> None:
-    async def act(store: SqlRowStore, epoch: int) -> None:
+async def test_a_write_with_a_value_that_does_not_fit_is_refused_whole(place: Place) -> None:
+    async with opened_store(place) as (store, epoch):
         for unfit in (CounterRow("big", 1 << 63), CounterRow("lone \ud800", 1)):
             with pytest.raises(RequestFailed):
                 await store.write(changes(CounterRow("good", 1), unfit), epoch)
         assert (await store.load())[CounterRow] == []
         await store.write(changes(CounterRow("good", 1)), epoch)
         assert (await store.load())[CounterRow] == [CounterRow("good", 1)]
-
-    on(place, act)
 
 
 async def test_one_of_many_concurrent_requests_gets_the_lease(place: Place) -> None:
@@ -309,19 +292,17 @@ async def test_one_of_many_concurrent_requests_gets_the_lease(place: Place) -> N
         await store.close()
 
 
-def test_a_committer_that_was_followed_by_another_writes_nothing(place: Place) -> None:
-    async def act(store: SqlRowStore, epoch: int) -> None:
+async def test_a_committer_that_was_followed_by_another_writes_nothing(place: Place) -> None:
+    async with opened_store(place) as (store, epoch):
         await store.release_committer_lease(epoch)
         assert await store.take_committer_lease("next", "", 60_000) == epoch + 1
         with pytest.raises(LeaseLost):
             await store.write(changes(CounterRow("n", 1)), epoch)
         assert (await store.load())[CounterRow] == []
 
-    on(place, act)
 
-
-def test_a_write_that_fails_half_way_leaves_nothing(place: Place) -> None:
-    async def act(store: SqlRowStore, epoch: int) -> None:
+async def test_a_write_that_fails_half_way_leaves_nothing(place: Place) -> None:
+    async with opened_store(place) as (store, epoch):
         await store.write(changes(object_row(1)), epoch)
         twin = ObjectRow(
             UUID(int=5), *[getattr(object_row(1), name) for name in ObjectRow.__struct_fields__[1:]]
@@ -333,11 +314,9 @@ def test_a_write_that_fails_half_way_leaves_nothing(place: Place) -> None:
         assert not isinstance(caught.value, SequencerUnavailable)
         assert (await store.load())[CounterRow] == []
 
-    on(place, act)
 
-
-def test_runs_are_read_from_an_offset_until_enough_bytes(place: Place) -> None:
-    async def act(store: SqlRowStore, epoch: int) -> None:
+async def test_runs_are_read_from_an_offset_until_enough_bytes(place: Place) -> None:
+    async with opened_store(place) as (store, epoch):
         stored = object_row(1)
         rows = [run_row(base, base + 10, stored) for base in range(0, 100, 10)]
         await store.write(changes(stored, *rows), epoch)
@@ -348,15 +327,13 @@ def test_runs_are_read_from_an_offset_until_enough_bytes(place: Place) -> None:
         assert [[run.base_offset for run in runs] for runs in many] == [[90], [], [10, 20]]
         assert await store.runs_from_many([]) == []
 
-    on(place, act)
 
-
-def test_a_time_is_found_behind_a_run_from_the_future_that_is_gone(
+async def test_a_time_is_found_behind_a_run_from_the_future_that_is_gone(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_module, "SCAN_RUNS", 3)
 
-    async def act(store: SqlRowStore, epoch: int) -> None:
+    async with opened_store(place) as (store, epoch):
         stored = object_row(1)
         future = 4_000_000
         rows = [run_row(n, n + 1, stored, max_timestamp=n, running_max=future) for n in range(20)]
@@ -368,11 +345,9 @@ def test_a_time_is_found_behind_a_run_from_the_future_that_is_gone(
         newest = (await store.run_of_max_timestamp(TOPIC, 0, 0, 100)).run
         assert newest is not None and newest.base_offset == 19
 
-    on(place, act)
 
-
-def test_a_scan_by_own_timestamps_looks_at_no_more_runs_than_it_may(place: Place) -> None:
-    async def act(store: SqlRowStore, epoch: int) -> None:
+async def test_a_scan_by_own_timestamps_looks_at_no_more_runs_than_it_may(place: Place) -> None:
+    async with opened_store(place) as (store, epoch):
         stored = object_row(1)
         future = 4_000_000
         rows = [run_row(n, n + 1, stored, max_timestamp=n, running_max=future) for n in range(20)]
@@ -386,11 +361,9 @@ def test_a_scan_by_own_timestamps_looks_at_no_more_runs_than_it_may(place: Place
         assert [(page.scanned, page.next_offset) for page in newest] == [(8, 8), (8, 16), (4, None)]
         assert [page.run and page.run.base_offset for page in newest] == [7, 15, 19]
 
-    on(place, act)
 
-
-def test_large_sets_of_keys_and_ids_are_asked_whole(place: Place) -> None:
-    async def act(store: SqlRowStore, epoch: int) -> None:
+async def test_large_sets_of_keys_and_ids_are_asked_whole(place: Place) -> None:
+    async with opened_store(place) as (store, epoch):
         rows = [object_row(n) for n in range(1200)]
         await store.write(changes(*rows), epoch)
         assert await store.object_rows([row.object_id for row in reversed(rows)]) == rows[::-1]
@@ -398,18 +371,14 @@ def test_large_sets_of_keys_and_ids_are_asked_whole(place: Place) -> None:
         assert await store.keys_known([*keys, "unknown", "nul\x00"]) == keys
         assert await store.object_rows([]) == [] and await store.keys_known([]) == []
 
-    on(place, act)
 
-
-def test_the_databases_clock_is_near_ours(place: Place) -> None:
-    async def act(store: SqlRowStore, epoch: int) -> None:
+async def test_the_databases_clock_is_near_ours(place: Place) -> None:
+    async with opened_store(place) as (store, _):
         assert await store.now_ms() >= CLOCK.wall_ms()
 
-    on(place, act)
 
-
-def test_a_run_that_names_no_object_is_not_passed_on(place: Place) -> None:
-    async def act(store: SqlRowStore, epoch: int) -> None:
+async def test_a_run_that_names_no_object_is_not_passed_on(place: Place) -> None:
+    async with opened_store(place) as (store, epoch):
         await store.write(changes(run_row(0, 1, object_row(1))), epoch)
         with pytest.raises(ObjectRowMissing, match="has no row"):
             await store.runs_from(TOPIC, 0, 0, 1)
@@ -419,8 +388,6 @@ def test_a_run_that_names_no_object_is_not_passed_on(place: Place) -> None:
         await store.write(removal, epoch)
         assert await store.runs_from(TOPIC, 0, 0, 1) == []
 
-    on(place, act)
-
 
 def test_a_url_that_names_no_known_database_is_refused() -> None:
     for url in ("mysql://host/db", "nothing", "duckdb:///x", "sqlite://rows.db", "sqlite://data/rows.db"):
@@ -429,21 +396,22 @@ def test_a_url_that_names_no_known_database_is_refused() -> None:
 
 
 @pytest.mark.parametrize("counter", ["commit_number", "journal_number"])
-def test_a_postgresql_that_went_back_under_its_committer_is_not_written_to(
+async def test_a_postgresql_that_went_back_under_its_committer_is_not_written_to(
     database: str, counter: str
 ) -> None:
-    async def act(store: SqlRowStore, epoch: int) -> None:
+    async with opened_store(lambda: SqlRowStore(database, clock=CLOCK, entropy=SeededEntropy(1))) as (
+        store,
+        epoch,
+    ):
         for number in range(1, 4):
             await store.write(changes(CounterRow(counter, number)), epoch)
         await store._database.execute("update counters set value = 1 where name = $1", counter)
         with pytest.raises(SequencerUnavailable, match=f"at {counter} 1,"):
             await store.write(changes(CounterRow(counter, 4)), epoch)
 
-    on(lambda: SqlRowStore(database, clock=CLOCK, entropy=SeededEntropy(1)), act)
 
-
-def test_run_rows_come_page_by_page_in_the_order_of_their_keys(place: Place) -> None:
-    async def act(store: SqlRowStore, epoch: int) -> None:
+async def test_run_rows_come_page_by_page_in_the_order_of_their_keys(place: Place) -> None:
+    async with opened_store(place) as (store, epoch):
         stored = object_row(1)
         rows = [
             run_row(base, base + 5, stored, partition=partition, topic_id=topic)
@@ -458,22 +426,18 @@ def test_run_rows_come_page_by_page_in_the_order_of_their_keys(place: Place) -> 
             found += page
         assert found == rows
 
-    on(place, act)
 
-
-def test_a_database_takes_over_anothers_identity(place: Place) -> None:
-    async def act(store: SqlRowStore, epoch: int) -> None:
+async def test_a_database_takes_over_anothers_identity(place: Place) -> None:
+    async with opened_store(place) as (store, epoch):
         await store.adopt("other", 3, epoch)
         assert (await store.identity()).incarnation == 3
         assert (await store.open()).cluster_id == "other"
         with pytest.raises(LeaseLost):
             await store.adopt("third", 4, epoch + 1)
 
-    on(place, act)
 
-
-def test_the_journal_is_read_from_a_number_on_in_order(place: Place) -> None:
-    async def use(store: SqlRowStore, epoch: int) -> None:
+async def test_the_journal_is_read_from_a_number_on_in_order(place: Place) -> None:
+    async with opened_store(place) as (store, epoch):
         rows = [JournalRow(number, 7 * number, bytes([number])) for number in (3, 1, 2, 11)]
         await store.write(changes(*rows), epoch)
         gone = Changes()
@@ -481,5 +445,3 @@ def test_the_journal_is_read_from_a_number_on_in_order(place: Place) -> None:
         await store.write(gone, epoch)
         assert [row.number for row in await store.journal_from(0, 2)] == [2, 3]
         assert await store.journal_from(3, 10) == [rows[0], rows[3]]
-
-    on(place, use)
