@@ -102,17 +102,20 @@ def test_the_url_wins_over_the_environment() -> None:
 
 
 @BACKENDS
-async def test_a_variable_that_names_another_endpoint_is_not_followed(
+def test_a_variable_that_names_another_endpoint_is_not_followed(
     backend: str, moto: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     url = moto.url(moto.create_bucket(), "pre/fix", backend)
 
-    store = open_store(url, clock=CLOCK, environ=moto.environ)
-    await store.put("k/x", [b"x"])
-    assert [info.key async for info in store.list("")] == ["k/x"]
-    await store.close()
+    async def scenario() -> None:
+        store = open_store(url, clock=CLOCK, environ=moto.environ)
+        await store.put("k/x", [b"x"])
+        assert [info.key async for info in store.list("")] == ["k/x"]
+        await store.close()
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("given", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
