@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache.layout import LARGE_BATCH_BYTES, PIECE_BYTES, Layout
-from sequencer.api.commits import BatchStatus, ObjectKind
+from sequencer.api.commits import BatchStatus
 from sequencer.api.reads import Run, RunBatch
+from tests.support.row_samples import sample_run
 
 CHUNK_BYTES = 3 * PIECE_BYTES // 2
 LENGTHS = st.integers(70, 3_000) | st.integers(LARGE_BATCH_BYTES - 10_000, LARGE_BATCH_BYTES + 10_000)
@@ -26,22 +27,16 @@ def runs(draw: st.DrawFn) -> Run:
         table.append(RunBatch(length, count, status, offset if is_stored else -1, 0))
         offset += count if is_stored else 0
     length = sum(batch.length for batch in table)
-    return Run(
+    return sample_run(
+        100,
+        offset,
         topic_id=UUID(int=5),
-        partition=0,
-        base_offset=100,
-        end_offset=offset,
         object_id=UUID(int=1),
-        kind=ObjectKind.MIXED,
         key="m/1",
         object_size=start + length + 99,
         index_start=start + length,
         start=start,
         length=length,
-        max_timestamp=0,
-        running_max_timestamp=0,
-        commit_number=1,
-        created_ms=0,
         batches=table,
     )
 

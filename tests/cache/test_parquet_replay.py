@@ -27,6 +27,7 @@ from tailrace.object_store.memory import MemoryStore
 from tailrace.parquet_object.write import SourceBatch, SourceRun, WrittenParquet, write_parquet
 from tests.support.agents import settle
 from tests.support.clocks import ManualClock
+from tests.support.row_samples import sample_run
 
 TOPIC = UUID(int=5)
 POOL = ThreadPoolExecutor(2)
@@ -59,23 +60,18 @@ def shared() -> WrittenParquet:
 
 
 def run_of(written: WrittenParquet, partition: int) -> Run:
-    return Run(
+    return sample_run(
+        0,
+        3 * BATCHES,
         topic_id=TOPIC,
         partition=partition,
-        base_offset=0,
-        end_offset=3 * BATCHES,
         object_id=UUID(int=1),
         kind=ObjectKind.PARQUET,
         key="p/1",
         object_size=written.size,
         index_start=written.index_start,
-        start=0,
         length=written.size // PARTITIONS,
         max_timestamp=500,
-        running_max_timestamp=500,
-        commit_number=1,
-        created_ms=0,
-        batches=[],
         index_crc=written.index_crc,
     )
 

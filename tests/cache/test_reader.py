@@ -44,6 +44,7 @@ from tailrace.object_store.api import ObjectMissing
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock
 from tests.support.consumer import is_abort
+from tests.support.row_samples import sample_run
 
 TOPIC = UUID(int=5)
 SETTINGS = CacheSettings(chunk_bytes=128, memory_bytes=1 << 20)
@@ -84,21 +85,17 @@ def mixed_run(
     body = b"".join(data for data, _ in batches)
     whole = b"#" * start + body + b"footer"
     newest = max((each.max_timestamp for each in table), default=-1)
-    run = Run(
+    run = sample_run(
+        base_offset,
+        offset,
         topic_id=TOPIC,
-        partition=0,
-        base_offset=base_offset,
-        end_offset=offset,
         object_id=UUID(int=1),
-        kind=ObjectKind.MIXED,
         key=key,
         object_size=len(whole),
         index_start=start + len(body),
         start=start,
         length=len(body),
         max_timestamp=newest,
-        running_max_timestamp=newest,
-        commit_number=1,
         created_ms=created_ms,
         batches=table,
     )
@@ -802,23 +799,18 @@ def parquet() -> tuple[Run, bytes, list[tuple[int, bytes]]]:
     assert written.data is not None
     whole = bytes(written.data)
     footer = int.from_bytes(whole[-8:-4], "little") + 8
-    run = Run(
+    run = sample_run(
+        100,
+        offset + 5,
         topic_id=TOPIC,
-        partition=0,
-        base_offset=100,
-        end_offset=offset + 5,
         object_id=UUID(int=3),
         kind=ObjectKind.PARQUET,
         key="p/1",
         object_size=len(whole),
         index_start=len(whole) - footer,
-        start=0,
         length=len(whole),
         max_timestamp=T0 + 293,
-        running_max_timestamp=T0 + 293,
-        commit_number=1,
         created_ms=T0,
-        batches=[],
     )
     return run, whole, source
 
@@ -904,21 +896,15 @@ def markers_run(base_offset: int, *ends: tuple[int, bool]) -> Run:
         for at, end in enumerate((by, 4, is_commit) for by, is_commit in ends)
     ]
     table = [RunBatch(MARKER_BYTES, 1, BatchStatus.STORED, marker.offset, -1) for marker in markers]
-    return Run(
+    return sample_run(
+        base_offset,
+        base_offset + len(ends),
         topic_id=TOPIC,
-        partition=0,
-        base_offset=base_offset,
-        end_offset=base_offset + len(ends),
-        object_id=UUID(int=0),
         kind=ObjectKind.MARKERS,
         key="",
-        object_size=0,
-        index_start=0,
-        start=0,
         length=MARKER_BYTES * len(ends),
         max_timestamp=-1,
         running_max_timestamp=T0,
-        commit_number=1,
         created_ms=T0,
         batches=table,
         markers=markers,

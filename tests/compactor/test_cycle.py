@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import cast
 from uuid import UUID
 
 import pytest
@@ -35,29 +36,21 @@ from sequencer.api.retention import (
 from sequencer.api.topics import DeleteTopic, MetadataRequest
 from sequencer.api.values import Empty
 from sequencer.collector import collect
-from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
-from sequencer.store.memory import MemoryRowStore
 from tailrace.batches.record_batch import CRC_START, HEADER_BYTES, Compression, crc_of
 from tailrace.buffers import Buffer
 from tailrace.clock import SystemClock
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.compaction import T0, Log, batch_of
+from tests.support.compaction import T0, Log, batch_of, memory_log
 
 ALL = CompactionSettings(min_bytes=1, min_age_ms=0)
 
 
 @asynccontextmanager
 async def opened() -> AsyncIterator[tuple[Log, MemoryStore, ManualClock]]:
-    clock = ManualClock()
-    store = MemoryStore(clock)
-    sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
-    await sequencer.start()
-    try:
-        yield Log(sequencer, store, clock), store, clock
-    finally:
-        await sequencer.close()
+    async with memory_log() as (log, clock):
+        yield log, cast(MemoryStore, log.store), clock
 
 
 async def compacted(

@@ -48,31 +48,16 @@ from sequencer.api.reads import Run
 from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
 from sequencer.api.topics import MetadataRequest
 from sequencer.collector import collect
-from sequencer.engine.committer import Committer
 from sequencer.rules.upload_sessions import COMPACTOR_LEASE
 from sequencer.settings import SequencerSettings
-from sequencer.store.memory import MemoryRowStore
 from tailrace.batches.compression import compress, decompress
 from tailrace.batches.record_batch import HEADER_BYTES, Compression, assemble_like, read_header
 from tailrace.batches.records import NewRecord, Record, decode_records, encode_batch
 from tailrace.object_store.memory import MemoryStore
-from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.compaction import T0, Log, compacted_here
+from tests.support.clocks import ManualClock
+from tests.support.compaction import T0, Log, batch_of, compacted_here, memory_log
 
 PATIENT = SequencerSettings(session_lease_ms=86_400_000, agent_lease_ms=86_400_000)
-
-
-@asynccontextmanager
-async def a_log() -> AsyncIterator[Log]:
-    """A log in memory, whose clock moves while an erasure waits."""
-    clock = ManualClock(T0)
-    store, entropy = MemoryStore(clock), SeededEntropy(3)
-    sequencer = Committer(MemoryRowStore(clock), clock, entropy, PATIENT)
-    await sequencer.start()
-    try:
-        yield Log(sequencer, store, clock)
-    finally:
-        await sequencer.close()
 
 
 def keyed(*records: tuple[bytes, bytes], codec: Compression = Compression.NONE) -> bytes:
@@ -155,7 +140,7 @@ async def three_files(log: Log) -> None:
 
 
 async def test_only_the_keys_records_go_and_all_offsets_stay() -> None:
-    async with a_log() as log:
+    async with memory_log(PATIENT) as (log, _):
         await three_files(log)
         before = [pairs(await log.consumed("t", partition)) for partition in (0, 1)]
         found = await find_keys(work(log), asked(log, b"mine"))
@@ -190,7 +175,7 @@ async def test_header_keys_that_are_not_utf_8_stay_as_they_were_sent(codec: Comp
             bytes(recompressed(batch, Compression.NONE)[HEADER_BYTES:]) for batch in await log.replay("t")
         ]
 
-    async with a_log() as log:
+    async with memory_log(PATIENT) as (log, _):
         await log.topic("t")
         for number in range(3):
             await log.produce(("t", 0, raw((b"mine", b"x"), (b"a", b"%d" % number), (b"b", b"y"))))
@@ -215,7 +200,7 @@ def recompressed(batch: bytes, codec: Compression) -> bytes:
 
 
 async def test_a_partition_of_which_nothing_is_left_keeps_its_end() -> None:
-    async with a_log() as log:
+    async with memory_log(PATIENT) as (log, _):
         await log.topic("t")
         await log.produce(("t", 0, keyed((b"mine", b"1"), (b"mine", b"2"))))
         assert (await erased(log, b"mine")).erased_records == 2
@@ -224,7 +209,7 @@ async def test_a_partition_of_which_nothing_is_left_keeps_its_end() -> None:
 
 
 async def test_an_erasure_that_dies_between_two_swaps_is_ended_by_the_next_one() -> None:
-    async with a_log() as log:
+    async with memory_log(PATIENT) as (log, _):
         await three_files(log)
         before = [pairs(await log.consumed("t", partition)) for partition in (0, 1)]
         dying = ErasureWork(DiesBeforeSwap(log.sequencer, 3), log.store, log.clock, log.entropy)  # type: ignore[arg-type]
@@ -242,7 +227,7 @@ async def test_an_erasure_that_dies_between_two_swaps_is_ended_by_the_next_one()
 async def test_objects_are_written_again_side_by_side_a_few_at_a_time_and_one_that_fails_keeps_no_other_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with a_log() as log:
+    async with memory_log(PATIENT) as (log, _):
         await log.topic("t")
         for number in range(2 * REWRITTEN_AT_ONCE):
             await log.produce(("t", 0, keyed((b"mine", b"secret"), (b"k%d" % number, b"v"))))
@@ -292,7 +277,7 @@ def test_objects_that_are_written_again_together_have_few_bytes_unless_one_alone
 
 
 async def test_two_erasures_at_once_wait_for_each_other() -> None:
-    async with a_log() as log:
+    async with memory_log(PATIENT) as (log, _):
         await three_files(log)
         async with going_on(log):
             done = await asyncio.gather(
@@ -308,7 +293,7 @@ async def test_an_erasure_keeps_its_lease_however_long_an_object_takes(
 ) -> None:
     """A compactor that stands by asks for the lease every second."""
 
-    async with a_log() as log:
+    async with memory_log(PATIENT) as (log, _):
         await three_files(log)
         standing_by: list[asyncio.Task[None]] = []
 
@@ -345,7 +330,7 @@ async def test_an_erasure_keeps_its_lease_however_long_an_object_takes(
 
 
 async def test_rows_below_the_log_start_go_too() -> None:
-    async with a_log() as log:
+    async with memory_log(PATIENT) as (log, _):
         await three_files(log)
         place = DeleteRecordsPartition(log.topics["t"].topic_id, 0, 2)
         await log.sequencer.delete_records(DeleteRecords([place]))
@@ -357,7 +342,7 @@ async def test_rows_below_the_log_start_go_too() -> None:
 
 
 async def test_an_object_that_was_deleted_meanwhile_ends_no_search() -> None:
-    async with a_log() as log:
+    async with memory_log(PATIENT) as (log, _):
         await three_files(log)
         files = await list_live_files(log.sequencer, log.topics["t"].topic_id)
         await log.store.delete([files.files[0].object.key])
@@ -367,7 +352,7 @@ async def test_an_object_that_was_deleted_meanwhile_ends_no_search() -> None:
 
 @pytest.mark.parametrize("is_index", [True, False])
 async def test_a_corrupt_object_is_named_and_keeps_the_keys_in_no_other(is_index: bool) -> None:
-    async with a_log() as log:
+    async with memory_log(PATIENT) as (log, _):
         await three_files(log)
         first = (await find_keys(work(log), asked(log, b"mine"))).hits[0].file.object
         sound = bytes(await log.store.get_range(first.key, 0, first.size))
@@ -384,18 +369,10 @@ async def test_a_corrupt_object_is_named_and_keeps_the_keys_in_no_other(is_index
 
 
 async def test_records_of_an_open_transaction_are_reported_as_not_erased() -> None:
-    async with a_log() as log:
+    async with memory_log(PATIENT) as (log, _):
         await three_files(log)
         producer = await log.producer("open")
-        made = encode_batch(
-            [NewRecord(b"mine", b"late")],
-            timestamps=[T0],
-            producer_id=producer.grant.producer_id,
-            producer_epoch=producer.grant.producer_epoch,
-            base_sequence=0,
-            is_transactional=True,
-        )
-        await log.produce(("t", 0, made))
+        await log.produce(("t", 0, batch_of([b"late"], key=b"mine", producer=producer)))
         with pytest.raises(EraseFailed, match=r"1 offsets of 't' are in no Parquet object \(.*0: 1\)"):
             await erased(log, b"mine")
         await log.finish(producer, is_commit=True)
@@ -407,7 +384,7 @@ async def test_unerased_offsets_are_reported_for_all_partitions_however_small_an
 ) -> None:
     monkeypatch.setattr(bounds, "MAX_ANSWER_RUNS", 1)
 
-    async with a_log() as log:
+    async with memory_log(PATIENT) as (log, _):
         await log.topic("t", 4)
         for _ in range(2):
             await log.produce(*[("t", partition, keyed((b"mine", b"secret"))) for partition in range(4)])
@@ -416,7 +393,7 @@ async def test_unerased_offsets_are_reported_for_all_partitions_however_small_an
 
 
 async def test_the_log_of_an_erasure_is_in_the_store_without_the_key() -> None:
-    async with a_log() as log:
+    async with memory_log(PATIENT) as (log, _):
         await three_files(log)
         await erased(log, b"mine")
         (record,) = await read_records(log.store, await cluster_id(log), "t")
@@ -452,7 +429,7 @@ async def test_a_topics_erasures_are_listed_however_many_other_topics_have() -> 
 
 
 async def test_the_bytes_are_gone_after_the_grace_and_the_collector_reports_it() -> None:
-    async with a_log() as log:
+    async with memory_log(PATIENT) as (log, _):
         await three_files(log)
         await log.topic("other")
         await log.produce(("t", 0, keyed((b"mine", b"1"))), ("other", 0, keyed((b"k", b"v"))))
@@ -482,7 +459,7 @@ async def test_a_key_is_found_for_less_than_two_hundredths_of_the_bytes() -> Non
     grows with its row groups and its batches, as the object does: the share stays. Where the key is, the keys of a row
     group are read, too."""
 
-    async with a_log() as log:
+    async with memory_log(PATIENT) as (log, _):
         await log.topic("t")
         luck = random.Random(8)
         for number in range(4):

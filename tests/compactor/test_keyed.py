@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Iterable
 from pathlib import Path
 from uuid import UUID
 
@@ -33,15 +32,14 @@ from sequencer.api.compaction import CleanPoint, CleanPointsRequest, SwapRequest
 from sequencer.api.errors import SwapRefused
 from sequencer.api.reads import OffsetQuery, OffsetsRequest, Run
 from sequencer.api.values import Value
-from sequencer.engine.committer import Committer
 from sequencer.methods import FunctionSequencer, Method
-from sequencer.store.memory import MemoryRowStore
 from tailrace.batches.record_batch import CRC_START, DELETE_HORIZON_FLAG, Compression, crc_of, read_header
 from tailrace.batches.records import NewRecord, Record, encode_batch
 from tailrace.configs.topic_config import topic_settings
 from tailrace.object_store.memory import MemoryStore
-from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.compaction import T0, Log, compacted_here
+from tests.support.clocks import ManualClock
+from tests.support.compaction import T0, Log, batch_of, compacted_here, memory_log
+from tests.support.row_samples import sample_run
 
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "delete.retention.ms": "5000"}
 SECRET = bytes(range(16))
@@ -188,23 +186,16 @@ def test_a_record_without_a_key_goes_unless_it_is_the_newest() -> None:
 def parquet_run(
     base: int, end: int, *, length: int = 100, max_timestamp: int = T0, markers: bool = False
 ) -> Run:
-    return Run(
+    return sample_run(
+        base,
+        end,
         topic_id=UUID(int=5),
-        partition=0,
-        base_offset=base,
-        end_offset=end,
         object_id=UUID(int=base + 1),
         kind=ObjectKind.MARKERS if markers else ObjectKind.PARQUET,
-        key="k",
         object_size=1,
-        index_start=0,
-        start=0,
         length=length,
         max_timestamp=max_timestamp,
-        running_max_timestamp=max_timestamp,
-        commit_number=1,
         created_ms=T0,
-        batches=[],
     )
 
 
@@ -243,7 +234,7 @@ async def test_a_merge_makes_no_dirty_record_younger() -> None:
 
     lag_days = 4
     configs = {"min.cleanable.dirty.ratio": "0.99", "max.compaction.lag.ms": str(lag_days * DAY_MS)}
-    async with opened() as (log, clock):
+    async with memory_log() as (log, clock):
         await log.topic("t", 1, COMPACTED | configs)
         many = [(b"k%d" % number, b"v" * 1_000) for number in range(100)]
         await log.produce(("t", 0, batch(*many, at=clock.wall_ms())))
@@ -262,7 +253,7 @@ async def test_a_merge_makes_no_dirty_record_younger() -> None:
 
 async def test_a_merge_makes_no_record_wait_for_a_younger_one() -> None:
     lag_days = 8
-    async with opened() as (log, clock):
+    async with memory_log() as (log, clock):
         await log.topic("t", 1, COMPACTED | {"min.compaction.lag.ms": str(lag_days * DAY_MS)})
         written_ms: list[int] = []
         for _ in range(32):
@@ -339,17 +330,6 @@ def test_keys_whose_hashes_begin_alike_are_distinguished() -> None:
 # --- a whole log
 
 
-@asynccontextmanager
-async def opened() -> AsyncIterator[tuple[Log, ManualClock]]:
-    clock = ManualClock()
-    sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
-    await sequencer.start()
-    try:
-        yield Log(sequencer, MemoryStore(clock), clock), clock
-    finally:
-        await sequencer.close()
-
-
 async def compacted(
     log: Log, plan: PlanSettings | None = None, memory_bytes: int = 1 << 20, runner: InProcess | None = None
 ) -> CompactionSummary:
@@ -374,7 +354,7 @@ async def clean_end(log: Log, name: str, partition: int = 0) -> int:
 
 
 async def test_a_log_keeps_the_last_value_of_each_key_at_its_offset_and_consumers_skip_the_rest() -> None:
-    async with opened() as (log, _):
+    async with memory_log() as (log, _):
         await log.topic("t", 2, COMPACTED)
         await log.topic("kept")
         for number in range(6):
@@ -405,7 +385,7 @@ async def test_a_log_keeps_the_last_value_of_each_key_at_its_offset_and_consumer
 
 
 async def test_a_batch_that_lost_records_keeps_its_offsets_its_producer_and_its_sequence() -> None:
-    async with opened() as (log, _):
+    async with memory_log() as (log, _):
         await log.topic("t", 1, COMPACTED)
         made = [NewRecord(b"a", b"1"), NewRecord(b"b", b"2"), NewRecord(b"c", b"3")]
         sent = encode_batch(
@@ -422,7 +402,7 @@ async def test_a_batch_that_lost_records_keeps_its_offsets_its_producer_and_its_
 
 
 async def test_a_tombstone_stays_for_its_time_after_the_log_is_clean_and_then_goes() -> None:
-    async with opened() as (log, clock):
+    async with memory_log() as (log, clock):
         await log.topic("t", 1, COMPACTED)
         await log.produce(("t", 0, batch((b"a", b"1"), (b"b", b"1"))))
         await log.produce(("t", 0, batch((b"a", None))))
@@ -443,20 +423,12 @@ async def test_a_tombstone_stays_for_its_time_after_the_log_is_clean_and_then_go
 
 
 async def test_records_of_open_transactions_replace_nothing_and_aborted_ones_neither() -> None:
-    async with opened() as (log, _):
+    async with memory_log() as (log, _):
         await log.topic("t", 1, COMPACTED)
         await log.produce(("t", 0, batch((b"k", b"old"), (b"j", b"old"))))
         for is_commit, values in ((False, [b"old", b"old"]), (True, [b"new", b"old"])):
             writer = await log.producer("w")
-            sent = encode_batch(
-                [NewRecord(b"k", b"new")],
-                timestamps=[T0],
-                producer_id=writer.grant.producer_id,
-                producer_epoch=writer.grant.producer_epoch,
-                base_sequence=0,
-                is_transactional=True,
-            )
-            await log.produce(("t", 0, sent))
+            await log.produce(("t", 0, batch_of([b"new"], key=b"k", producer=writer)))
             await log.produce(("t", 0, batch((b"x", b"x"))))
             await compacted(log)
             assert table_of(await log.consumed("t"))[b"k"] == b"old"
@@ -468,7 +440,7 @@ async def test_records_of_open_transactions_replace_nothing_and_aborted_ones_nei
 
 
 async def test_many_rounds_with_an_index_that_spills_keep_what_a_dict_keeps() -> None:
-    async with opened() as (log, clock):
+    async with memory_log() as (log, clock):
         await log.topic("t", 2, COMPACTED)
         luck, truth = random.Random(3), dict[bytes, bytes]()
         spilled = 0
@@ -494,7 +466,7 @@ async def test_many_rounds_with_an_index_that_spills_keep_what_a_dict_keeps() ->
 
 async def test_a_pass_that_was_cut_off_is_made_again_and_loses_nothing() -> None:
     for lost in range(3):
-        async with opened() as (log, clock):
+        async with memory_log() as (log, clock):
             await log.topic("t", 1, COMPACTED)
             plan = PlanSettings(least_bytes=1, target_bytes=60)
             for value in (b"1", b"2", b"3"):
@@ -532,7 +504,7 @@ class Refusing:
 
 
 async def test_a_batch_that_says_less_than_its_newest_time_holds_nothing_up() -> None:
-    async with opened() as (log, _):
+    async with memory_log() as (log, _):
         await log.topic("t", configs=COMPACTED)
         lying = bytearray(batch((b"a", b"1"), (b"a", b"2"), (b"b", b"3")))
         lying[35:43] = T0.to_bytes(8, "big")  # its last record is two ms younger
@@ -545,7 +517,7 @@ async def test_a_batch_that_says_less_than_its_newest_time_holds_nothing_up() ->
 
 
 async def test_a_partition_that_cannot_be_read_costs_those_that_share_its_item_nothing() -> None:
-    async with opened() as (log, _):
+    async with memory_log() as (log, _):
         await log.topic("t", 3, COMPACTED)
         for number in range(3):
             await log.produce(("t", number, batch((b"k", b"1"), (b"k", b"2"))))
@@ -560,7 +532,7 @@ async def test_a_partition_that_cannot_be_read_costs_those_that_share_its_item_n
 
 
 async def test_records_not_in_parquet_yet_are_not_read_for_a_pass() -> None:
-    async with opened() as (log, _):
+    async with memory_log() as (log, _):
         topic = await log.topic("t", configs=COMPACTED)
         await log.produce(("t", 0, batch((b"k", b"1"))))
         await compacted_here(log)
@@ -585,7 +557,7 @@ async def test_partitions_that_share_objects_share_their_requests() -> None:
             asked.append(key)
             return await super().get_range(key, start, length)
 
-    async with opened() as (log, clock):
+    async with memory_log() as (log, clock):
         log.store = Counting(clock)
         await log.topic("t", 20, COMPACTED)
         here = InProcess(log.store, clock, log.entropy)

@@ -26,6 +26,7 @@ from tailrace.batches.record_batch import Compression
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import T0, Log, batch_of
+from tests.support.row_samples import sample_run
 
 FIRST_LEVEL = CompactionSettings(min_bytes=1, min_age_ms=0, merges=False)
 ALL = replace(FIRST_LEVEL, merges=True)
@@ -35,23 +36,18 @@ TOPIC = Topic(UUID(int=DAY_MS), "t", 3, {}, 0)
 def run_of(
     number: int, size: int, partition: int, base_offset: int, end_offset: int, footer: int = 100
 ) -> Run:
-    return Run(
+    return sample_run(
+        base_offset,
+        end_offset,
         topic_id=TOPIC.topic_id,
         partition=partition,
-        base_offset=base_offset,
-        end_offset=end_offset,
         object_id=UUID(int=number),
         kind=ObjectKind.PARQUET,
         key=str(number),
         object_size=size,
         index_start=size - footer,
-        start=0,
         length=size,
-        max_timestamp=0,
-        running_max_timestamp=0,
         commit_number=number,
-        created_ms=0,
-        batches=[],
     )
 
 

@@ -10,7 +10,7 @@ from compactor.plan import Piece, WorkItem, waves
 from compactor.rewrite import RewriteFailure, RewriteResult, failure_of
 from sequencer.api.commits import ObjectDescription, ObjectKind
 from sequencer.api.compaction import ReplacementRun
-from sequencer.api.reads import Run
+from tests.support.row_samples import sample_run
 
 TOPIC = UUID(int=5)
 
@@ -25,23 +25,15 @@ def item_of(*places: tuple[int, int], kind: ObjectKind = ObjectKind.MIXED) -> Wo
 
 
 def piece_at(partition: int, base_offset: int, size: int = 10, kind: ObjectKind = ObjectKind.MIXED) -> Piece:
-    run = Run(
+    run = sample_run(
+        base_offset,
+        base_offset + 1,
         topic_id=TOPIC,
         partition=partition,
-        base_offset=base_offset,
-        end_offset=base_offset + 1,
         object_id=UUID(int=1),
         kind=kind,
-        key="k",
         object_size=size,
-        index_start=0,
-        start=0,
         length=size,
-        max_timestamp=0,
-        running_max_timestamp=0,
-        commit_number=1,
-        created_ms=0,
-        batches=[],
     )
     return Piece(partition, [run], [])
 

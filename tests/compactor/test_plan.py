@@ -15,6 +15,7 @@ from sequencer.api.commits import ObjectKind
 from sequencer.api.compaction import CompactionCandidate
 from sequencer.api.reads import Run
 from sequencer.api.topics import Topic
+from tests.support.row_samples import sample_run
 
 SIZES = PlanSettings(least_bytes=100, target_bytes=200)
 
@@ -22,11 +23,11 @@ SIZES = PlanSettings(least_bytes=100, target_bytes=200)
 def run_of(
     partition: int, base: int, length: int, *, end: int | None = None, kind: ObjectKind = ObjectKind.MIXED
 ) -> Run:
-    return Run(
+    return sample_run(
+        base,
+        base + 10 if end is None else end,
         topic_id=UUID(int=5),
         partition=partition,
-        base_offset=base,
-        end_offset=base + 10 if end is None else end,
         object_id=UUID(int=base + 1),
         kind=kind,
         key=f"m/{base}",
@@ -34,11 +35,6 @@ def run_of(
         index_start=9_000,
         start=8 + partition * 1_000,
         length=length,
-        max_timestamp=0,
-        running_max_timestamp=0,
-        commit_number=1,
-        created_ms=0,
-        batches=[],
     )
 
 

@@ -29,9 +29,7 @@ from compactor.spark_sink.task import UploadFailed, WriteTask, chunks
 from compactor.spark_source.options import SourceOptions
 from sequencer.api.commits import SessionRef, WriteRequest, WrittenObject
 from sequencer.api.topics import Topic
-from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
-from sequencer.store.memory import MemoryRowStore
 from sequencer.store_check import WrongStore
 from tailrace.batches.mixed_object import audit
 from tailrace.batches.record_batch import Compression, TimestampType, read_header
@@ -39,7 +37,7 @@ from tailrace.batches.records import decode_records
 from tailrace.configs.topic_config import topic_settings
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.compaction import T0, Log
+from tests.support.compaction import T0, Log, memory_log
 from tests.support.faulty_store import FaultPlan, Faults, FaultyStore
 
 GIVEN = {"store": "/s", "sequencer": "127.0.0.1:1"}
@@ -242,13 +240,9 @@ class Job:
 
 @asynccontextmanager
 async def opened_job() -> AsyncIterator[Job]:
-    clock = ManualClock()
-    sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
-    await sequencer.start()
-    log = Log(sequencer, MemoryStore(clock), clock)
-    await log.topic("t", 2)
-    yield Job(log, clock)
-    await sequencer.close()
+    async with memory_log() as (log, clock):
+        await log.topic("t", 2)
+        yield Job(log, clock)
 
 
 async def test_uploads_of_tasks_become_visible_once_with_the_drivers_commit() -> None:

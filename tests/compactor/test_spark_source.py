@@ -68,14 +68,11 @@ from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
 from sequencer.api.topics import DeleteTopic, Topic
 from sequencer.api.values import Empty
 from sequencer.engine.committer import Committer
-from sequencer.store.memory import MemoryRowStore
 from tailrace.batches.record_batch import Compression
 from tailrace.object_store.api import ObjectMissing
-from tailrace.object_store.memory import MemoryStore
 from tailrace.parquet_object.schema import GREATEST_TIME_MS
 from tailrace.parquet_object.write import write_parquet
-from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.compaction import T0, Log, batch_of, unreadable_batch
+from tests.support.compaction import T0, Log, batch_of, memory_log, unreadable_batch
 
 OLD, NEW = UUID(int=1), UUID(int=2)
 P0, P1, P2 = (LogPartition("t", OLD, number) for number in range(3))
@@ -102,11 +99,8 @@ class CountedIndex(SequencerIndex):
 
 @asynccontextmanager
 async def opened_log() -> AsyncIterator[tuple[Log, CountedIndex]]:
-    clock = ManualClock()
-    sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
-    await sequencer.start()
-    yield Log(sequencer, MemoryStore(clock), clock), CountedIndex(sequencer)
-    await sequencer.close()
+    async with memory_log() as (log, _):
+        yield log, CountedIndex(log.sequencer)
 
 
 async def delete_records(log: Log, partition: int, offset: int) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import duckdb
 import pytest
@@ -24,23 +22,8 @@ from compactor.tables.tail_reader import (
 )
 from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
 from sequencer.api.topics import CreatePartitions, DeleteTopic, Metadata, MetadataRequest
-from sequencer.engine.committer import Committer
-from sequencer.store.memory import MemoryRowStore
-from tailrace.object_store.memory import MemoryStore
 from tailrace.parquet_object.schema import GREATEST_TIME_MS, LEAST_TIME_MS
-from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.compaction import T0, Log, batch_of, compacted_here, unreadable_batch
-
-
-@asynccontextmanager
-async def a_log() -> AsyncIterator[Log]:
-    clock = ManualClock(T0)
-    sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(3))
-    await sequencer.start()
-    try:
-        yield Log(sequencer, MemoryStore(clock), clock)
-    finally:
-        await sequencer.close()
+from tests.support.compaction import T0, Log, batch_of, compacted_here, memory_log, unreadable_batch
 
 
 def newest(log: Log, positions: dict[object, int]) -> TailReader:
@@ -55,7 +38,7 @@ async def values(records: TailReader, max_bytes: int = 1 << 20) -> list[bytes] |
 async def test_very_small_runs_are_one_record_batch() -> None:
     """Arrow takes 12 KB for each, which its `nbytes` does not tell."""
 
-    async with a_log() as log:
+    async with memory_log() as (log, _):
         topic = await log.topic("t", 2)
         for number in range(20):
             await log.produce(("t", number % 2, batch_of([b"a"])))
@@ -68,7 +51,7 @@ async def test_very_small_runs_are_one_record_batch() -> None:
 
 
 async def test_topics_are_sent_again_only_after_a_change() -> None:
-    async with a_log() as log:
+    async with memory_log() as (log, _):
         await log.topic("t", 1)
         index, sent = SequencerIndex(log.sequencer), 0
         ask = log.sequencer.metadata
@@ -89,7 +72,7 @@ async def test_topics_are_sent_again_only_after_a_change() -> None:
 
 
 async def test_each_stable_record_is_in_one_part_across_compaction() -> None:
-    async with a_log() as log:
+    async with memory_log() as (log, _):
         await log.topic("t", 2)
         records = newest(log, {})
         assert await values(records) is None
@@ -105,7 +88,7 @@ async def test_each_stable_record_is_in_one_part_across_compaction() -> None:
 
 
 async def test_a_batch_that_cannot_be_decoded_hides_no_other_from_queries() -> None:
-    async with a_log() as log:
+    async with memory_log() as (log, _):
         topic = await log.topic("t")
         bad = ("t", 0, unreadable_batch([b"x", b"y"]))
         await log.produce(("t", 0, batch_of([b"a"])), bad, ("t", 0, batch_of([b"b"])), bad)
@@ -120,7 +103,7 @@ async def test_a_batch_that_cannot_be_decoded_hides_no_other_from_queries() -> N
 
 
 async def test_a_part_is_bounded_and_the_next_one_continues_where_it_ended() -> None:
-    async with a_log() as log:
+    async with memory_log() as (log, _):
         await log.topic("t")
         for number in range(4):
             await log.produce(("t", 0, batch_of([b"%d" % number * 1_000])))
@@ -130,7 +113,7 @@ async def test_a_part_is_bounded_and_the_next_one_continues_where_it_ended() -> 
 
 
 async def test_the_last_records_are_the_newest_offsets_of_each_partition() -> None:
-    async with a_log() as log:
+    async with memory_log() as (log, _):
         topic = await log.topic("t", 2)
         await log.produce(("t", 0, batch_of([b"a", b"b", b"c"])), ("t", 1, batch_of([b"d"])))
         await compacted_here(log)
@@ -146,7 +129,7 @@ async def test_the_last_records_are_the_newest_offsets_of_each_partition() -> No
 
 
 async def test_a_change_that_a_follower_cannot_apply_is_an_error() -> None:
-    async with a_log() as log:
+    async with memory_log() as (log, _):
         topic = await log.topic("t")
         await log.produce(("t", 0, batch_of([b"a", b"b", b"c"])))
         records = newest(log, await before_last(SequencerIndex(log.sequencer), log.store, topic, 3))  # type: ignore[arg-type]
@@ -164,7 +147,7 @@ async def test_a_change_that_a_follower_cannot_apply_is_an_error() -> None:
 
 
 async def test_sql_filters_on_key_time_header_and_paths_in_json() -> None:
-    async with a_log() as log:
+    async with memory_log() as (log, _):
         topic = await log.topic("t")
         made = [json.dumps({"carrier": {"code": code}}).encode() for code in ("UA", "DL")]
         await log.produce(("t", 0, batch_of(made, key=b"alice")), ("t", 0, batch_of(made[:1], key=b"bob")))
@@ -191,7 +174,7 @@ async def test_sql_filters_on_key_time_header_and_paths_in_json() -> None:
 
 
 async def test_a_time_that_microseconds_do_not_hold_is_the_nearest_one() -> None:
-    async with a_log() as log:
+    async with memory_log() as (log, _):
         topic = await log.topic("t")
         await log.produce(("t", 0, batch_of([b"1"], at=-(2**62))), ("t", 0, batch_of([b"2"], at=2**62)))
         database = duckdb.connect()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from sequencer.api.commits import BatchStatus, ObjectKind
+from sequencer.api.commits import BatchStatus
 from sequencer.api.reads import Run, RunBatch
 from sequencer.bounds import BYTES_OF_A_RUN, run_bytes
 from sequencer.reading.feed import CommitFeed
@@ -21,6 +21,7 @@ from sequencer.store.state import HotState
 from tailrace.ids import TopicPartition
 from tailrace.turns import at_once
 from tests.support.clocks import ManualClock
+from tests.support.row_samples import sample_run
 
 TOPIC = UUID(int=1)
 PLACE = TopicPartition(TOPIC, 0)
@@ -28,23 +29,14 @@ ANY = 1 << 30
 
 
 def run_at(base: int, end: int, length: int = 10) -> Run:
-    return Run(
+    return sample_run(
+        base,
+        end,
         topic_id=TOPIC,
-        partition=0,
-        base_offset=base,
-        end_offset=end,
         object_id=UUID(int=base + 9),
-        kind=ObjectKind.MIXED,
-        key="k",
         object_size=100,
         index_start=90,
-        start=0,
         length=length,
-        max_timestamp=0,
-        running_max_timestamp=0,
-        commit_number=1,
-        created_ms=0,
-        batches=[],
     )
 
 

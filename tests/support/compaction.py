@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -32,6 +33,8 @@ from sequencer.api.reads import FindPartition, FindRequest, FoundPartition, Run
 from sequencer.api.topics import CreateTopic, MetadataRequest, Topic
 from sequencer.api.transactions import EndTransaction, TransactionRef
 from sequencer.engine.committer import Committer
+from sequencer.settings import SequencerSettings
+from sequencer.store.memory import MemoryRowStore
 from sequencer.store.sql.store import SqlRowStore
 from tailrace.batches.mixed_object import BatchCoordinates, coordinates, seal
 from tailrace.batches.record_batch import HEADER_BYTES, Compression, crc_of, read_header, split
@@ -39,6 +42,7 @@ from tailrace.batches.records import NewRecord, Record, decode_records, encode_b
 from tailrace.clock import Clock, SystemClock, SystemEntropy
 from tailrace.ids import TopicPartition
 from tailrace.object_store.api import ObjectStore
+from tailrace.object_store.memory import MemoryStore
 from tailrace.object_store.open import open_store
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.consumer import JavaLikeConsumer
@@ -113,6 +117,18 @@ def change_log(database: str, store_url: str, change: Callable[[Log], Awaitable[
             await store.close()
 
     asyncio.run(whole())
+
+
+@asynccontextmanager
+async def memory_log(settings: SequencerSettings | None = None) -> AsyncIterator[tuple[Log, ManualClock]]:
+    """A log whose sequencer and store are in memory, and their clock, which starts at T0."""
+    clock = ManualClock(T0)
+    sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1), settings or SequencerSettings())
+    await sequencer.start()
+    try:
+        yield Log(sequencer, MemoryStore(clock), clock), clock
+    finally:
+        await sequencer.close()
 
 
 @dataclass(slots=True)

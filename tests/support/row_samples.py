@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 from sequencer.api.commits import BatchStatus, ObjectKind
-from sequencer.api.reads import Marker, RunBatch
+from sequencer.api.reads import Marker, Run, RunBatch
 from sequencer.api.transactions import TransactionState
 from sequencer.store.batch_table import EMPTY_TABLE, NO_OBJECT, encode_markers, encode_table
 from sequencer.store.rows import (
@@ -175,6 +176,16 @@ def marker_row(
         batches=encode_table([RunBatch(78, 1, BatchStatus.STORED, offset, -1) for offset in offsets]),
         markers=encode_markers([Marker(offset, 7, 1, offset % 2 == 0, 5) for offset in offsets]),
     )
+
+
+def sample_run(base_offset: int, end_offset: int, **fields: Any) -> Run:
+    """Make a run of a mixed object. Fields that are not given are 0, nil or empty."""
+    made: dict[str, Any] = {
+        "topic_id": NO_OBJECT, "partition": 0, "object_id": NO_OBJECT, "kind": ObjectKind.MIXED, "key": "k",
+        "object_size": 0, "index_start": 0, "start": 0, "length": 0, "max_timestamp": 0,
+        "running_max_timestamp": fields.get("max_timestamp", 0), "commit_number": 1, "created_ms": 0, "batches": [],
+    }  # fmt: skip
+    return Run(base_offset=base_offset, end_offset=end_offset, **made | fields)
 
 
 def changes(*rows: Row) -> Changes:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.fetch.alignment import LEAST_REQUEST_BYTES, MAX_SIZES, NO_END, RequestSizes, aligned_ends
-from sequencer.api.commits import ObjectKind
 from sequencer.api.reads import Run
 from tailrace.ids import TopicPartition
+from tests.support.row_samples import sample_run
 
 OBJECT_BYTES = 1_000
 
@@ -19,23 +19,17 @@ OBJECT_BYTES = 1_000
 def runs_at(*commits: int, partition: int = 0) -> list[Run]:
     """A run of ten records for each commit; each commit is one object."""
     return [
-        Run(
+        sample_run(
+            10 * number,
+            10 * number + 10,
             topic_id=UUID(int=1),
             partition=partition,
-            base_offset=10 * number,
-            end_offset=10 * number + 10,
             object_id=UUID(int=commit + 1),
-            kind=ObjectKind.MIXED,
             key=f"object-{commit}",
             object_size=OBJECT_BYTES,
             index_start=OBJECT_BYTES - 10,
-            start=0,
             length=10,
-            max_timestamp=0,
-            running_max_timestamp=0,
             commit_number=commit,
-            created_ms=0,
-            batches=[],
         )
         for number, commit in enumerate(commits)
     ]

@@ -9,30 +9,21 @@ import msgspec
 import pytest
 
 from agent.fetch.window import MAX_WINDOW_RUNS, Window, WindowOutOfSync, begin, emptied, find, follow
-from sequencer.api.commits import ObjectKind
 from sequencer.api.reads import AbortedTransaction, PartitionChange, Run, RunBatch
+from tests.support.row_samples import sample_run
 
 TOPIC = UUID(int=1)
 
 
 def run_at(base: int, end: int, length: int = 100, object_id: int = 0) -> Run:
-    return Run(
+    return sample_run(
+        base,
+        end,
         topic_id=TOPIC,
-        partition=0,
-        base_offset=base,
-        end_offset=end,
         object_id=UUID(int=object_id or base + 9),
-        kind=ObjectKind.MIXED,
-        key="k",
         object_size=1000,
         index_start=990,
-        start=0,
         length=length,
-        max_timestamp=0,
-        running_max_timestamp=0,
-        commit_number=1,
-        created_ms=0,
-        batches=[],
     )
 
 

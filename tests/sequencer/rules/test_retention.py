@@ -42,29 +42,12 @@ from sequencer.store.state import HotState
 from tests.support.backlog import TOPIC, CountingStore, fill
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.hooked_rows import counted_deletions
+from tests.support.row_samples import sample_run
 from tests.support.turns import passes_of
 
 
 def run(base: int, at: int, length: int = 100, created: int = 0, kind: ObjectKind = ObjectKind.MIXED) -> Run:
-    nil = UUID(int=0)
-    return Run(
-        topic_id=nil,
-        partition=0,
-        base_offset=base,
-        end_offset=base + 1,
-        object_id=nil,
-        kind=kind,
-        key="k",
-        object_size=0,
-        index_start=0,
-        start=0,
-        length=length,
-        max_timestamp=at,
-        running_max_timestamp=at,
-        commit_number=1,
-        created_ms=created,
-        batches=[],
-    )
+    return sample_run(base, base + 1, kind=kind, length=length, max_timestamp=at, created_ms=created)
 
 
 def test_time_stops_at_the_first_run_that_is_young() -> None:

@@ -23,16 +23,13 @@ from sequencer.api.errors import InvalidRequest, LimitReached, SequencerError, S
 from sequencer.api.retention import GarbageRequest
 from sequencer.api.topics import DeleteTopic
 from sequencer.api.values import Empty
-from sequencer.engine.committer import Committer
 from sequencer.rules.upload_sessions import WRITER_BROKER_ID
 from sequencer.settings import SequencerSettings
-from sequencer.store.memory import MemoryRowStore
 from tailrace.batches.mixed_object import coordinates, seal
 from tailrace.batches.record_batch import read_header
 from tailrace.ids import TopicPartition
-from tailrace.object_store.memory import MemoryStore
-from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.compaction import Log, batch_of
+from tests.support.clocks import ManualClock
+from tests.support.compaction import Log, batch_of, memory_log
 
 QUERY = UUID(int=500)
 LEASE_MS = 60_000
@@ -87,15 +84,10 @@ class Job:
 
 @asynccontextmanager
 async def opened_job(**settings: int) -> AsyncIterator[Job]:
-    clock = ManualClock()
-    chosen = SequencerSettings(writer_lease_ms=LEASE_MS, **settings)
-    sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1), chosen)
-    await sequencer.start()
-    log = Log(sequencer, MemoryStore(clock), clock)
-    await log.topic("a", 2)
-    await log.topic("b")
-    yield Job(log, clock)
-    await sequencer.close()
+    async with memory_log(SequencerSettings(writer_lease_ms=LEASE_MS, **settings)) as (log, clock):
+        await log.topic("a", 2)
+        await log.topic("b")
+        yield Job(log, clock)
 
 
 async def test_all_objects_of_a_write_become_visible_in_one_commit() -> None:
