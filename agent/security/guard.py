@@ -64,7 +64,7 @@ WRITE_TRANSACTION = Need(Operation.WRITE, TRANSACTION)
 DESCRIBE_TRANSACTION = Need(Operation.DESCRIBE, TRANSACTION)
 DESCRIBE_CLUSTER = Need(Operation.DESCRIBE, CLUSTER)
 ALTER_CLUSTER = Need(Operation.ALTER, CLUSTER)
-CREATE_TOPIC = Need(Operation.CREATE, CLUSTER, Need(Operation.CREATE, TOPIC))
+CREATE_TOPIC = Need(Operation.CREATE, TOPIC, Need(Operation.CREATE, CLUSTER))
 
 
 @dataclass(frozen=True, slots=True)

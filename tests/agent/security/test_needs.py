@@ -360,6 +360,14 @@ async def test_authorized_operations_are_those_of_the_client() -> None:
         assert topic.topic_authorized_operations == 1 << Operation.READ | 1 << Operation.DESCRIBE
 
 
+async def test_a_topic_that_may_not_be_created_is_refused_as_a_topic() -> None:
+    async with agent_bench() as bench:
+        [topic] = (
+            await ask(bench, ApiKey.CREATE_TOPICS, request_of(ApiKey.CREATE_TOPICS, "fresh"), [])
+        ).topics
+        assert topic.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
 async def test_the_configs_of_a_new_topic_go_to_clients_that_may_describe_them() -> None:
     async with agent_bench() as bench:
         request = request_of(ApiKey.CREATE_TOPICS, "fresh")
