@@ -76,7 +76,8 @@ class ChunkBytes:
     """The bytes of a chunk, as one buffer or as the parts of an upload. Bytes that a CRC covers never change.
 
     `is_trusted`: this agent made the bytes itself, and keeps them from its upload. For other chunks, `checked` holds
-    the places (in the object) of the batches whose CRC was correct, so that each CRC is computed once.
+    the places (in the object) of the large batches whose CRC was correct, so that each CRC is computed once. Small
+    batches are framed after their check; a note of each would take as much memory as the smallest batches.
     `memory`: the bytes, as long as they may be patched.
     `ready`: the runs that were made ready in the chunk (`cache.in_place`): base offset, length and leader epoch, by
     their first byte in the chunk.

@@ -16,6 +16,7 @@ from cache.chunk import ChunkBytes, ChunkId, ChunkRef, ObjectCorrupt, PatchedRun
 from cache.chunk_cache import ChunkCache
 from cache.framed import LEAST_VIEW_BYTES, FramedRun, FramedRuns, JoinedRun
 from cache.in_place import chunk_of, is_ready, made_ready, may_be_own, part_of
+from cache.layout import LARGE_BATCH_BYTES
 from cache.observer import CacheObserver
 from cache.read_batches import ReadBatches, ReadRequest
 from cache.selection import RunSpan, Selection, select_spans
@@ -531,7 +532,7 @@ class MixedReader:
         """Frame the piece that contains `part`, and keep it. Return None if a chunk is missing or a batch is
         corrupt."""
         run = part.framed
-        to_check: Sequence[ChunkBytes] = ()
+        is_trusted = True
         if part.run.kind == ObjectKind.MARKERS:
             data = bytearray().join(map(_marker_batch, _markers_of(part.run, run, piece)))
         else:
@@ -541,9 +542,9 @@ class MixedReader:
             if len(present) < len(refs):
                 return None
             data = bytearray().join(_views_of(start, end, refs, present))
-            to_check = [chunk for chunk in present if not chunk.is_trusted]
+            is_trusted = all(chunk.is_trusted for chunk in present)
         framed = memoryview(data)
-        if not _are_made_ready(framed, run, piece, leader_epoch=leader_epoch, to_check=to_check):
+        if not _are_made_ready(framed, run, piece, leader_epoch=leader_epoch, is_trusted=is_trusted):
             return None
         framed = framed.toreadonly()
         run.keep(piece, leader_epoch, framed)
@@ -593,8 +594,9 @@ class MixedReader:
                 self._observer.batch_corrupt(run.key, start, length, is_repaired=False)
                 raise ObjectCorrupt(run.key, start, length, str(still)) from still
             self._observer.batch_corrupt(run.key, start, length, is_repaired=True)
-        for chunk in its_chunks:
-            chunk.checked.add(start)
+        if length >= LARGE_BATCH_BYTES:
+            for chunk in its_chunks:
+                chunk.checked.add(start)
         return batch
 
 
@@ -636,35 +638,26 @@ def _part_of(framed: memoryview, piece: int, part: RunSpan) -> memoryview:
 
 
 def _are_made_ready(
-    data: memoryview, run: FramedRun, piece: int, *, leader_epoch: int, to_check: Sequence[ChunkBytes]
+    data: memoryview, run: FramedRun, piece: int, *, leader_epoch: int, is_trusted: bool
 ) -> bool:
-    """Write offset and epoch into each batch of a piece. Return False if a batch from the chunks in `to_check` fails
-    its CRC check."""
+    """Write offset and epoch into each batch of a piece. Return False if a batch fails its CRC check, which batches
+    that are trusted do not need."""
     first, upto = run.pieces[piece], run.pieces[piece + 1]
-    sizes, starts, base_offsets = run.sizes, run.starts, run.base_offsets
+    sizes, base_offsets = run.sizes, run.base_offsets
     begin = sizes[first]
     for batch in range(first, upto):
         view = data[sizes[batch] - begin : sizes[batch + 1] - begin]
-        if to_check and not _is_sound(view, starts[batch], to_check):
+        if not is_trusted and not _is_sound(view):
             return False
         patch_base_offset_and_epoch(view, base_offsets[batch], leader_epoch)
     return True
 
 
-def _is_sound(batch: memoryview, start: int, chunks: Sequence[ChunkBytes]) -> bool:
-    """Whether the batch that begins at `start` of its object matches its CRC. The result is noted in its chunks, so
-    that the CRC is computed once."""
-    for chunk in chunks:
-        if start not in chunk.checked:
-            break
-    else:
-        return True
+def _is_sound(batch: memoryview) -> bool:
     try:
         check_crc(batch)
     except InvalidBatch:
         return False
-    for chunk in chunks:
-        chunk.checked.add(start)
     return True
 
 

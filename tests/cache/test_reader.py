@@ -369,6 +369,20 @@ async def test_a_chunk_remembers_no_more_of_its_runs_than_a_part_of_its_bytes() 
     assert chunk is not None and 50 < len(chunk.ready) <= 16 + chunk.size // 1024
 
 
+async def test_a_chunk_remembers_nothing_of_its_small_batches() -> None:
+    """They are framed after their check, and a note of each would take as much memory as the smallest ones."""
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    run, body, stored = mixed_run("m/1", 0, [(batch_of(1), BatchStatus.STORED)] * 1_000, start=0)
+    await store.put("m/1", [body])
+    reader = reader_over(store, clock, CacheSettings())
+    for offset in (0, 500):
+        found = await reader.read([run], request(offset, 1 << 20))
+        assert [base for base, _ in batches_in(found)] == [base for base, _, _ in stored[offset:]]
+    chunk = reader._cache.peek(ChunkId("m/1", 0))
+    assert chunk is not None and (len(chunk.checked), len(chunk.ready), len(chunk.sent)) == (0, 0, 0)
+
+
 async def test_a_run_that_is_kept_for_another_epoch_meanwhile_is_read_again() -> None:
     clock = ManualClock()
     store = MemoryStore(clock)
