@@ -531,6 +531,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                     self._passes.did(self._monotonic() - began)
             except BaseException:
                 self._budget.give(charge)
+                self.abort()  # nobody would handle the requests behind this one
                 raise
             self._is_handling = False
             del frame

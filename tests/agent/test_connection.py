@@ -7,6 +7,9 @@ import tracemalloc
 from functools import partial
 from itertools import pairwise
 from typing import Any
+from unittest import mock
+
+import pytest
 
 from agent.connection import (
     ADMISSION_SECONDS,
@@ -531,6 +534,20 @@ async def test_a_deferred_answer_that_fails_ends_the_connection() -> None:
         await settle()
         assert line.transport.closed
         assert line.transport.sent == []
+        assert line.budget.used == 0
+
+
+async def test_a_request_that_fails_outside_of_its_handler_ends_the_connection() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        line = Line()
+        line.hold = mock.Mock(wait=mock.AsyncMock(side_effect=OSError("by the test")))
+        line.feed(framed(b"one", b"two"))
+        handling = line.connection._handling
+        assert handling is not None
+        with pytest.raises(OSError, match="by the test"):
+            await handling
+        await settle()
+        assert line.seen == [b"one"] and line.lost == [line.connection]
         assert line.budget.used == 0
 
 
