@@ -16,7 +16,7 @@ from sequencer.api.interface import Sequencer
 from sequencer.api.values import Empty
 from tailrace.background_tasks import cancel_and_wait
 from tailrace.clock import Clock, wait_for
-from tailrace.object_store.api import ObjectStore, StoreError
+from tailrace.object_store.api import BucketMissing, ObjectStore, StoreError
 
 CHECK_SECONDS = 10.0
 """How long the store may take to answer. Processes also start while the store is away; it is not checked then."""
@@ -25,13 +25,13 @@ log = structlog.get_logger(__name__)
 
 
 class WrongStore(Exception):
-    """The object store has none of the cluster's objects."""
+    """The object store has none of the cluster's objects, or is a bucket that does not exist."""
 
 
 async def check_store(
     store: ObjectStore, cluster_id: str, has_objects: Callable[[], Awaitable[bool]], clock: Clock
 ) -> None:
-    """Raise WrongStore if the cluster has objects and the store has none of its keys.
+    """Raise WrongStore if the bucket is missing, or if the cluster has objects and the store has none of its keys.
 
     `has_objects`: whether the database has objects. It is asked only if the store has no key; its errors are raised.
     """
@@ -41,6 +41,10 @@ async def check_store(
             raise TimeoutError(f"no answer in {CHECK_SECONDS:.0f} s")
         if await looking:
             return
+    except BucketMissing as error:
+        raise WrongStore(
+            f"the object store has no such bucket ({error}); create it, or give another --store"
+        ) from error
     except (StoreError, TimeoutError) as error:
         log.warning("the object store is not checked: whether it is the cluster's", error=str(error))
         return

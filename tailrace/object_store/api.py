@@ -33,6 +33,10 @@ class StoreRefused(StoreError):
     """The store refuses this call permanently: wrong credentials, no permission, a missing bucket."""
 
 
+class BucketMissing(StoreRefused):
+    """The store has no bucket of this name."""
+
+
 class NotDeleted(StoreUnavailable):
     """Some objects could not be deleted (a lock of S3's, another user's file); all others of the call are deleted.
 

@@ -24,6 +24,7 @@ from botocore.exceptions import (
 
 from tailrace.buffers import Buffer
 from tailrace.object_store.api import (
+    BucketMissing,
     NotDeleted,
     ObjectExists,
     ObjectInfo,
@@ -273,6 +274,8 @@ def _of_answer(error: ClientError, what: str, is_listing: bool) -> StoreError:
         return StoreUnavailable(message)
     if status == 412:
         return ObjectExists(message)
-    if status == 404 and code != "NoSuchBucket" and not is_listing:
+    if code == "NoSuchBucket":
+        return BucketMissing(message)
+    if status == 404 and not is_listing:
         return ObjectMissing(message)
     return StoreRefused(message)

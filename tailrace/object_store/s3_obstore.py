@@ -25,6 +25,7 @@ from obstore.store import S3Store
 
 from tailrace.buffers import Buffer
 from tailrace.object_store.api import (
+    BucketMissing,
     ObjectExists,
     ObjectInfo,
     ObjectMissing,
@@ -196,8 +197,10 @@ def _as_store_error(error: Exception, what: str, *, is_put: bool = False) -> Sto
     text = str(error)
     status = _status(error)
     message = f"{what}: {_explained(error)}"
+    if "NoSuchBucket" in text:
+        return BucketMissing(message)
     if isinstance(error, FileNotFoundError):
-        return StoreRefused(message) if is_put or "NoSuchBucket" in text else ObjectMissing(message)
+        return StoreRefused(message) if is_put else ObjectMissing(message)
     if any(code in text for code in _RETRIABLE_CODES):
         return StoreUnavailable(message)
     if isinstance(error, AlreadyExistsError | PreconditionError):

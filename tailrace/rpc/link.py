@@ -20,6 +20,7 @@ from tailrace.security.tls import PeerNameMismatch, Tls
 
 _log = structlog.get_logger(__name__)
 
+_HTTP_AS_LENGTH = int.from_bytes(b"HTTP", "big")
 STAGING_BYTES = 16 << 10
 """The size of a read while the length of the next frame is not known. Longer frames get a separate buffer."""
 WRITE_HIGH_BYTES = 4 << 20
@@ -284,7 +285,9 @@ class FrameProtocol(asyncio.BufferedProtocol):
             limit = self._receiver.frame_limit()
             if not SMALLEST_FRAME <= length <= limit:
                 self._violate(
-                    f"a frame of {length} bytes was announced; {SMALLEST_FRAME} to {limit} are allowed"
+                    "the peer speaks HTTP: give the address of its --rpc, not of its --http"
+                    if length == _HTTP_AS_LENGTH
+                    else f"a frame of {length} bytes was announced; {SMALLEST_FRAME} to {limit} are allowed"
                 )
                 return
             start = at + LENGTH.size

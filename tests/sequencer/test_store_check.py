@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sequencer.store_check import CHECK_SECONDS, WrongStore, check_store
-from tailrace.object_store.api import ObjectInfo, StoreRefused
+from tailrace.object_store.api import BucketMissing, ObjectInfo, StoreRefused
 from tailrace.object_store.memory import MemoryStore
 from tests.support.agents import settle
 from tests.support.clocks import ManualClock
@@ -39,6 +39,15 @@ async def test_a_store_without_keys_of_a_cluster_that_has_objects_is_refused(
             await check(store, clock, has_objects=has_objects)
     else:
         await check(store, clock, has_objects=has_objects)
+
+
+async def test_a_bucket_that_does_not_exist_is_refused_also_for_a_new_cluster() -> None:
+    async def missing(prefix: str) -> AsyncIterator[ObjectInfo]:
+        raise BucketMissing("the store answered 404 NoSuchBucket")
+        yield
+
+    with pytest.raises(WrongStore, match=r"no such bucket .*NoSuchBucket.*; create it"):
+        await check(SimpleNamespace(list=missing), ManualClock(), has_objects=False)
 
 
 async def test_a_store_that_gives_no_list_is_not_checked() -> None:

@@ -741,6 +741,21 @@ async def test_an_answer_that_is_no_answer_ends_the_connection() -> None:
     server.close()
 
 
+async def test_the_address_of_an_http_server_is_named_as_such() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    client = RpcClient(TcpLink(address), clock=SystemClock(), entropy=SystemEntropy())
+    with pytest.raises(LinkDown, match="speaks HTTP: give the address of its --rpc, not of its --http"):
+        await client.call("add", Number(1), Number, PATIENCE_SECONDS)
+    await client.close()
+    server.close()
+
+
 @settings(deadline=None, max_examples=300, derandomize=True)
 @given(st.binary(max_size=200))
 def test_decoding_any_bytes_gives_a_frame_or_a_violation(data: bytes) -> None:

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tailrace.clock import SystemClock
-from tailrace.object_store.api import NotDeleted, ObjectStore, StoreRefused, StoreUnavailable
+from tailrace.object_store.api import BucketMissing, NotDeleted, ObjectStore, StoreRefused, StoreUnavailable
 from tailrace.object_store.open import open_store
 
 ENVIRON = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
@@ -130,7 +130,8 @@ async def test_a_refusal_is_told_in_the_words_of_the_store(
     body = f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>{words}</Message></Error>'
 
     async with store_that_answers(answer(status, body.encode()), backend) as store:
-        with pytest.raises(StoreRefused, match=f"the store answered {status[:3]} {code}: {words}"):
+        raised = BucketMissing if code == "NoSuchBucket" else StoreRefused
+        with pytest.raises(raised, match=f"the store answered {status[:3]} {code}: {words}"):
             await store.get("a/b")
 
 
