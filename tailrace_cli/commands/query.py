@@ -9,7 +9,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE = 1_000
 FOLLOW_PAUSE_S = 0.5
 """Pause between two checks for new records."""
+CONNECTION: dict[str, str | bool | int | float | list[str]] = {"python_enable_replacements": "false"}
+"""Names in the SQL are topics or files, not variables of this program."""
 
 
 @with_flags
@@ -72,7 +74,7 @@ async def _query(log: OpenLog, sql: str, *, last: int | None, follow: bool) -> N
     if follow and not log.settings.sequencers:
         raise CommandFailed("--follow needs a running server: start `tailrace serve`, or give --sequencer")
     topics = {topic.name: topic for topic in (await log.sequencer.metadata(MetadataRequest())).topics or []}
-    connection = duckdb.connect()
+    connection = duckdb.connect(config=CONNECTION)
     try:
         add_functions(connection)
         named = [topics[name] for name in named_tables(connection, sql, topics)]
@@ -200,14 +202,25 @@ def _as_json(value: Any) -> Any:
     return str(value)
 
 
-def _explained(error: str, topics: Iterable[str]) -> str:
-    """Add to DuckDB's message what DuckDB does not know: a similar topic, or that `offset` needs quotes."""
+def _explained(error: str, topics: Collection[str]) -> str:
+    """Add to DuckDB's message what DuckDB does not know: a similar topic, or that a name needs quotes."""
     missing = re.match(r"Catalog Error: Table with name (.+) does not exist!", error)
     if missing:
         by_lower = {topic.lower(): topic for topic in topics}
         near = difflib.get_close_matches(missing[1].lower(), by_lower, n=1)
         hint = f"did you mean {by_lower[near[0]]!r}?" if near else "`tailrace topic list` shows the topics"
         return f"there is no topic {missing[1]!r}; {hint}"
+    for topic in topics if error.startswith(("Parser Error", "Catalog Error")) else ():
+        if _lacks_quotes(topic, error):
+            return f'{error}\nput the topic\'s name in double quotes: "{topic}"'
     if error.startswith("Parser Error") and re.search(r'(?<!")\boffset\b(?!")', error, re.IGNORECASE):
         return f'{error}\n"offset" is a keyword: put it in double quotes'
     return error
+
+
+def _lacks_quotes(topic: str, error: str) -> bool:
+    """Whether the topic's name is in the error's line of SQL without the quotes that it needs: it is a keyword, or has
+    a dot or a hyphen."""
+    if re.fullmatch(r"[A-Za-z_]\w*", topic):
+        return f'syntax error at or near "{topic}"' in error
+    return re.search(rf'(?<![\w.\-"]){re.escape(topic)}(?![\w.\-"])', error) is not None

@@ -8,10 +8,10 @@ from typing import Any
 import duckdb
 import pytest
 
-from tailrace_cli.commands.query import _check_names, _explained, _lines
+from tailrace_cli.commands.query import CONNECTION, _check_names, _explained, _lines
 from tailrace_cli.errors import CommandFailed
 
-TOPICS = ["flights", "Delays"]
+TOPICS = ["flights", "Delays", "orders.eu", "late-flights", "group"]
 
 
 def printed(sql: str) -> list[Any]:
@@ -49,11 +49,15 @@ def test_each_value_is_json(sql: str, shown: Any) -> None:
         ("select * from delay", "no topic 'delay'; did you mean 'Delays'?"),
         ("select * from nothing_like_it", "`tailrace topic list` shows the topics"),
         ("select offset from flights", '"offset" is a keyword: put it in double quotes'),
+        ("select * from orders.eu where true", 'put the topic\'s name in double quotes: "orders.eu"'),
+        ("select * from late-flights", 'put the topic\'s name in double quotes: "late-flights"'),
+        ("select * from group", 'put the topic\'s name in double quotes: "group"'),
+        ("select * from error", "there is no topic 'error'"),
     ],
 )
 def test_an_error_says_what_duckdb_cannot_know(sql: str, says: str) -> None:
     with pytest.raises(duckdb.Error) as error:
-        duckdb.connect().execute(sql)
+        duckdb.connect(config=CONNECTION).execute(sql)
     assert says in _explained(str(error.value), TOPICS)
     unknown = "Binder Error: what it is"
     assert _explained(unknown, TOPICS) == unknown
