@@ -114,5 +114,5 @@ def _load(config: Path | None, *, database: str | None, **given: Any) -> Setting
     from tailrace_cli.settings import Settings
 
     configure_logging("warning", "auto")
-    refuse_password_in_command("--database", database)
+    refuse_password_in_command(database)
     return load_settings(Settings, flags={**given, "database": database}, file=config)

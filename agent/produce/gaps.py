@@ -1,4 +1,4 @@
-"""Sequence gaps: batches of idempotent producers that arrived before the batches that precede them. Pure.
+"""Sequence gaps: batches of idempotent producers that arrived before the batches that precede them.
 
 When a producer moves to another agent, its next batch may be committed there before its last one here. The sequencer
 answers such a batch with SEQUENCE_GAP (or UNKNOWN_PRODUCER_ID, if it is the producer's first batch there). The batch's
@@ -15,13 +15,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.produce.active_buffer import BufferedBatch, transactions_of
-from sequencer.api.commits import BatchError, BatchOutcome, ObjectDescription, RunProposal
+from agent.produce.active_buffer import BatchResult, BufferedBatch, FlushFailure, transactions_of
+from sequencer.api.commits import BatchError, BatchOutcome, CommitAnswer, ObjectDescription, RunProposal
 from tailrace.ids import TopicPartition
 
 _ERRORS_OF_GAPS = (BatchError.SEQUENCE_GAP, BatchError.UNKNOWN_PRODUCER_ID)
 MAX_RETRIED = 1_000
 """The most batches in one commit by reference."""
+
+TOO_LATE = FlushFailure("timeout", "the sequencer did not answer in time")
+_SEND_AGAIN = FlushFailure("timeout", "the batch before this one arrived too late: send it again")
 
 
 def may_close(outcome: BatchOutcome) -> bool:
@@ -80,3 +83,39 @@ def gaps_to_retry(gaps: Sequence[Gap]) -> list[Gap]:
     for gap in gaps:
         first_of.setdefault(gap.partition, gap)
     return [gap for gap in first_of.values() if gap.object is gaps[0].object][:MAX_RETRIED]
+
+
+def settle_closed(retried: list[Gap], answer: CommitAnswer) -> set[Gap]:
+    """Settle the gaps that have closed or never will, and return them. The other gaps keep their latest error."""
+    settled: set[Gap] = set()
+    for gap, run in zip(retried, answer.runs, strict=True):
+        outcome = run.outcomes[0]
+        if may_close(outcome):
+            gap.error, gap.log_start_offset = outcome.error, run.log_start_offset
+        else:
+            gap.batch.settle(_result_of_gap(outcome, run.log_start_offset))
+            settled.add(gap)
+    return settled
+
+
+def _result_of_gap(outcome: BatchOutcome, log_start_offset: int) -> BatchResult:
+    """Return the result for the producer of a gap. Its batch was ahead of its predecessors, so OUT_OF_ORDER_SEQUENCE
+    means that its object is gone, or that the batch was sent again and stored meanwhile. The producer must not stop for
+    either: it retries, and the retry tells which."""
+    if outcome.error is BatchError.OUT_OF_ORDER_SEQUENCE:
+        return BatchResult(failure=_SEND_AGAIN)
+    return BatchResult(outcome.error, outcome.base_offset, log_start_offset)
+
+
+def give_up_late(gaps: list[Gap]) -> None:
+    """Give up the gaps whose producers wait, and keep those that were answered on receipt."""
+    kept = [gap for gap in gaps if gap.batch.is_answered_on_receipt]
+    give_up([gap for gap in gaps if not gap.batch.is_answered_on_receipt])
+    gaps[:] = kept
+
+
+def give_up(gaps: list[Gap]) -> None:
+    """Tell the producers of these gaps to retry, and empty the list."""
+    for gap in gaps:
+        gap.batch.settle(BatchResult(failure=TOO_LATE))
+    gaps.clear()

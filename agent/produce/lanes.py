@@ -33,7 +33,7 @@ from agent.produce.active_buffer import (
     FlushFailure,
     transactions_of,
 )
-from agent.produce.gaps import Gap, gaps_to_retry, may_close
+from agent.produce.gaps import TOO_LATE, Gap, gaps_to_retry, give_up, give_up_late, may_close, settle_closed
 from agent.produce.receipts import Receipts
 from agent.produce.sealing import Budgets, LaneLoad, SealNow, SealReason, Share, Wait, can_seal, next_seal
 from agent.produce.unknown_producers import UnknownProducers
@@ -42,7 +42,6 @@ from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
 from sequencer.api.commits import (
     BatchError,
-    BatchOutcome,
     CommitAnswer,
     CommitRequest,
     ObjectDescription,
@@ -103,8 +102,6 @@ _FIRST_GAP_PAUSE_SECONDS, _MAX_GAP_PAUSE_SECONDS = 0.01, 0.25
 SAFE_PART = 0.1
 """The fraction of its last share that an agent uses once its lease has expired without a new share."""
 
-_TOO_LATE = FlushFailure("timeout", "the sequencer did not answer in time")
-_SEND_AGAIN = FlushFailure("timeout", "the batch before this one arrived too late: send it again")
 _NOT_SEALED = FlushFailure("storage", "the batches could not be sealed; the agent's log says why")
 _LEASE_ENDS = FlushFailure("storage", "the upload session's lease is running out")
 
@@ -403,7 +400,7 @@ class Lane:
                 description=description,
                 proposals=proposals,
                 deadline=deadline,
-                on_late=lambda: buffer.is_late(_TOO_LATE),
+                on_late=lambda: buffer.is_late(TOO_LATE),
             )
             if answer is None:
                 buffer.fail(FlushFailure("timeout", "the upload session ended before the commit"))
@@ -640,7 +637,7 @@ class Lane:
                 continue
             for gap, run in zip(retried, answer.runs, strict=True):
                 self.on_stored(gap.partition, _stored_end([gap.batch], run))
-            closed = _settled(retried, answer)
+            closed = settle_closed(retried, answer)
             if closed:
                 gaps = [gap for gap in gaps if gap not in closed]
                 pause = _FIRST_GAP_PAUSE_SECONDS
@@ -650,7 +647,7 @@ class Lane:
         try:
             await self._clock.sleep(seconds)
         except asyncio.CancelledError:
-            _give_up(gaps)
+            give_up(gaps)
             raise
 
     def _seconds_to_retry(self, gaps: list[Gap]) -> float:
@@ -688,14 +685,14 @@ class Lane:
                 description=retried[0].object,
                 proposals=[gap.proposal() for gap in retried],
                 deadline=max(gap.deadline for gap in gaps),
-                on_late=partial(_give_up_late, gaps),
+                on_late=partial(give_up_late, gaps),
             )
         except Exception:
-            _give_up(gaps)
+            give_up(gaps)
             await self._commit(session, number, None, [], deadline=None)  # as in _flush
             raise
         except asyncio.CancelledError:
-            _give_up(gaps)
+            give_up(gaps)
             raise
         finally:
             self._answered(session, number)
@@ -801,42 +798,6 @@ def _stored_end(batches: Sequence[BufferedBatch], run: RunOutcome) -> int:
         ),
         default=0,
     )
-
-
-def _settled(retried: list[Gap], answer: CommitAnswer) -> set[Gap]:
-    """Settle the gaps that have closed or never will, and return them. The other gaps keep their latest error."""
-    settled: set[Gap] = set()
-    for gap, run in zip(retried, answer.runs, strict=True):
-        outcome = run.outcomes[0]
-        if may_close(outcome):
-            gap.error, gap.log_start_offset = outcome.error, run.log_start_offset
-        else:
-            gap.batch.settle(_result_of_gap(outcome, run.log_start_offset))
-            settled.add(gap)
-    return settled
-
-
-def _result_of_gap(outcome: BatchOutcome, log_start_offset: int) -> BatchResult:
-    """Return the result for the producer of a gap. Its batch was ahead of its predecessors, so OUT_OF_ORDER_SEQUENCE
-    means that its object is gone, or that the batch was sent again and stored meanwhile. The producer must not stop for
-    either: it retries, and the retry tells which."""
-    if outcome.error is BatchError.OUT_OF_ORDER_SEQUENCE:
-        return BatchResult(failure=_SEND_AGAIN)
-    return BatchResult(outcome.error, outcome.base_offset, log_start_offset)
-
-
-def _give_up_late(gaps: list[Gap]) -> None:
-    """Give up the gaps whose producers wait, and keep those that were answered on receipt."""
-    kept = [gap for gap in gaps if gap.batch.is_answered_on_receipt]
-    _give_up([gap for gap in gaps if not gap.batch.is_answered_on_receipt])
-    gaps[:] = kept
-
-
-def _give_up(gaps: list[Gap]) -> None:
-    """Tell the producers of these gaps to retry, and empty the list."""
-    for gap in gaps:
-        gap.batch.settle(BatchResult(failure=_TOO_LATE))
-    gaps.clear()
 
 
 class Lanes:

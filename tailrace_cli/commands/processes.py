@@ -73,7 +73,7 @@ class ProcessFlags:
         from tailrace_cli.running.security import refuse_password_in_command
         from tailrace_cli.settings import Settings
 
-        refuse_password_in_command("--database", self.database)
+        refuse_password_in_command(self.database)
         flags = {**asdict(self), **given}
         file = flags.pop("config")
         settings = load_settings(Settings, flags=flags, file=file, mistakes_of=mistakes_of)
@@ -150,7 +150,7 @@ def serve(
     from tailrace_cli.running.checks import serve_mistakes
 
     settings = flags.load(data=data, listen=listen, http=http, advertise=advertise, rpc=rpc, zone=zone,
-                          mistakes_of=serve_mistakes, gateway=_section("listen", gateway))  # fmt: skip
+                          mistakes_of=serve_mistakes, gateway=_gateway(gateway))  # fmt: skip
     from tailrace_cli.running.process import run_serve
 
     _run(run_serve(settings, is_secure=secure), settings.store)
@@ -179,7 +179,7 @@ def agent(
 
     settings = flags.load(sequencers=sequencer, listen=listen, advertise=advertise, rpc=rpc,
                           rpc_advertise=rpc_advertise, http=http, zone=zone, processes=processes,
-                          mistakes_of=agent_mistakes, gateway=_section("listen", gateway))  # fmt: skip
+                          mistakes_of=agent_mistakes, gateway=_gateway(gateway))  # fmt: skip
     if settings.processes > 1:
         from tailrace_cli.running.supervisor import run_supervisor
 
@@ -348,9 +348,9 @@ def version(as_json: JsonFlag = False) -> None:
         print(installed)
 
 
-def _section(name: str, value: str | None) -> dict[str, str] | None:
-    """Return a section of the settings with the value of a flag, None if the flag was not given."""
-    return None if value is None else {name: value}
+def _gateway(listen: str | None) -> dict[str, str] | None:
+    """Return the gateway's section of the settings, None if the flag was not given."""
+    return None if listen is None else {"listen": listen}
 
 
 def _run(process: Coroutine[Any, Any, None], store: str | None) -> None:

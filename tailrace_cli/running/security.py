@@ -226,8 +226,8 @@ def _export(registry: CollectorRegistry, rpc: LoadedSecurity, served: Sequence[T
             unused.labels(tls.purpose).set_function(partial(getattr, tls, "failures"))
 
 
-def refuse_password_in_command(flag: str, url: str | None) -> None:
-    """Raise CommandFailed for a flag with a database URL that contains a password. The message omits the URL."""
+def refuse_password_in_command(url: str | None) -> None:
+    """Raise CommandFailed if the URL that --database gives contains a password. The message omits the URL."""
     if not url:
         return
     import sqlalchemy as sa
@@ -238,8 +238,8 @@ def refuse_password_in_command(flag: str, url: str | None) -> None:
         return  # not a URL: opening it reports that
     if parsed.password or "password" in parsed.query:
         raise CommandFailed(
-            f"{flag}: every user of this machine can read a password on the command line; remove it from the URL and "
-            "give it with --database-password-file FILE (mode 0600) or PGPASSWORD, or set TAILRACE_DATABASE to the "
+            "--database: every user of this machine can read a password on the command line; remove it from the URL "
+            "and give it with --database-password-file FILE (mode 0600) or PGPASSWORD, or set TAILRACE_DATABASE to the "
             "whole URL"
         )
 
