@@ -6,8 +6,8 @@ import asyncio
 import datetime
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ from tailrace.rpc.frames import Header
 from tailrace.security.tls import BadCertificate, Tls, TlsFiles, expiry_s
 from tests.support.certificates import Authority
 from tests.support.patience import PATIENCE_SECONDS
+
+pytestmark = pytest.mark.uvloop
 
 SECRET = b"one of thirty-two characters ..."
 OTHER = b"another of the same length ....."
@@ -67,21 +69,15 @@ class Stand:
         return str(refused.value)
 
 
-def served(
-    security: RpcSecurity,
-    use: Callable[[Stand], Awaitable[None]],
-    loop_factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop,
-) -> None:
-    async def run() -> None:
-        server = RpcServer(_echo, clock=SystemClock(), entropy=SystemEntropy(), security=security)
-        await server.listen(HERE, 0)
-        try:
-            await use(Stand(server))
-        finally:
-            await server.close(grace_s=0)
-
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
+@asynccontextmanager
+async def served(security: RpcSecurity) -> AsyncIterator[Stand]:
+    server = RpcServer(_echo, clock=SystemClock(), entropy=SystemEntropy(), security=security)
+    await server.listen(HERE, 0)
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            yield Stand(server)
+    finally:
+        await server.close(grace_s=0)
 
 
 def rpc(files: TlsFiles, peer_name: str = "", *secrets: bytes) -> RpcSecurity:
@@ -103,10 +99,12 @@ def test_both_sides_show_a_certificate_with_a_secret_beside_or_without(
 ) -> None:
     files = authority.files(tmp_path, HERE)
 
-    async def use(stand: Stand) -> None:
-        assert await stand.ask(rpc(files, "", *secrets)) == 2
+    async def use() -> None:
+        async with served(rpc(files, "", *secrets)) as stand:
+            assert await stand.ask(rpc(files, "", *secrets)) == 2
 
-    served(rpc(files, "", *secrets), use, loop_factory)
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(use())
 
 
 @pytest.mark.parametrize("loop_factory", [uvloop.new_event_loop, asyncio.new_event_loop])
@@ -149,15 +147,13 @@ def test_over_tls_an_answer_counts_as_held_until_its_peer_has_taken_it(
         runner.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
 
 
-def test_over_tls_a_wrong_secret_is_refused_as_well(authority: Authority, tmp_path: Path) -> None:
+async def test_over_tls_a_wrong_secret_is_refused_as_well(authority: Authority, tmp_path: Path) -> None:
     files = authority.files(tmp_path, HERE)
 
-    async def use(stand: Stand) -> None:
+    async with served(rpc(files, "", SECRET)) as stand:
         with pytest.raises(NotConnected) as refused:
             await stand.ask(rpc(files, "", OTHER))
         assert isinstance(refused.value, HelloRefused) or "secret" in str(refused.value)
-
-    served(rpc(files, "", SECRET), use)
 
 
 def test_silent_peers_have_a_limit_before_their_handshake(authority: Authority, tmp_path: Path) -> None:
@@ -182,7 +178,7 @@ def test_silent_peers_have_a_limit_before_their_handshake(authority: Authority, 
     uvloop.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
 
 
-def test_a_client_without_tls_and_one_of_another_authority_are_refused(
+async def test_a_client_without_tls_and_one_of_another_authority_are_refused(
     authority: Authority, tmp_path: Path
 ) -> None:
     files = authority.files(tmp_path / "server", HERE)
@@ -190,71 +186,66 @@ def test_a_client_without_tls_and_one_of_another_authority_are_refused(
         tmp_path / "stranger", HERE, authorities=authority.certificate
     )
 
-    async def use(stand: Stand) -> None:
+    async with served(rpc(files)) as stand:
         await stand.is_refused(RpcSecurity())
         await stand.is_refused(rpc(stranger))
         assert await stand.ask(rpc(files)) == 2
 
-    served(rpc(files), use)
 
-
-def test_a_server_of_another_authority_or_another_host_is_refused(
+async def test_a_server_of_another_authority_or_another_host_is_refused(
     authority: Authority, tmp_path: Path
 ) -> None:
     client = authority.files(tmp_path / "client", HERE)
 
-    async def use(stand: Stand) -> None:
-        assert "certificate verify failed" in (await stand.is_refused(rpc(client))).lower()
-
     stranger = Authority.make("stranger")
-    served(rpc(stranger.files(tmp_path / "stranger", HERE, authorities=authority.certificate)), use)
-    served(rpc(authority.files(tmp_path / "elsewhere", "10.9.8.7", "elsewhere.example")), use)
+    for files in (
+        stranger.files(tmp_path / "stranger", HERE, authorities=authority.certificate),
+        authority.files(tmp_path / "elsewhere", "10.9.8.7", "elsewhere.example"),
+    ):
+        async with served(rpc(files)) as stand:
+            assert "certificate verify failed" in (await stand.is_refused(rpc(client))).lower()
 
 
-def test_a_configured_name_counts_for_both_sides_in_the_place_of_the_address(
+async def test_a_configured_name_counts_for_both_sides_in_the_place_of_the_address(
     authority: Authority, tmp_path: Path
 ) -> None:
     ours = authority.files(tmp_path / "ours", "tailrace.example")
     others = authority.files(tmp_path / "others", "payroll.example", HERE)
 
-    async def use(stand: Stand) -> None:
+    async with served(rpc(ours, "tailrace.example")) as stand:
         assert await stand.ask(rpc(ours, "tailrace.example")) == 2
         await stand.is_refused(rpc(others, "tailrace.example"))  # of the same authority, for another service
         assert "mismatch" in (await stand.is_refused(rpc(ours, "payroll.example"))).lower()
 
-    served(rpc(ours, "tailrace.example"), use)
 
-
-def test_a_certificate_for_servers_alone_makes_no_client(authority: Authority, tmp_path: Path) -> None:
+async def test_a_certificate_for_servers_alone_makes_no_client(authority: Authority, tmp_path: Path) -> None:
     files = authority.files(tmp_path / "both", HERE)
     half = authority.files(tmp_path / "half", HERE, usages=(ExtendedKeyUsageOID.SERVER_AUTH,))
 
-    async def use(stand: Stand) -> None:
+    async with served(rpc(files)) as stand:
         await stand.is_refused(rpc(half))
 
-    served(rpc(files), use)
 
-
-def test_a_certificate_that_has_ended_is_refused(authority: Authority, tmp_path: Path) -> None:
+async def test_a_certificate_that_has_ended_is_refused(authority: Authority, tmp_path: Path) -> None:
     files = authority.files(tmp_path / "good", HERE)
     ended = authority.files(tmp_path / "ended", HERE, end=datetime.datetime(2021, 1, 1, tzinfo=datetime.UTC))
 
-    async def use(stand: Stand) -> None:
+    async with served(rpc(files)) as stand:
         await stand.is_refused(rpc(ended))
-
-    served(rpc(files), use)
 
 
 # --- replaced files
 
 
-def test_a_replaced_certificate_is_shown_to_the_next_connection(authority: Authority, tmp_path: Path) -> None:
+async def test_a_replaced_certificate_is_shown_to_the_next_connection(
+    authority: Authority, tmp_path: Path
+) -> None:
     server = rpc(authority.files(tmp_path / "server", HERE))
     client = rpc(authority.files(tmp_path / "client", HERE))
     assert server.tls is not None
     tls = server.tls
 
-    async def use(stand: Stand) -> None:
+    async with served(server) as stand:
         assert await stand.ask(client) == 2
         authority.files(tmp_path / "server", "elsewhere.example")
         assert await stand.ask(client) == 2  # not taken up yet
@@ -264,10 +255,8 @@ def test_a_replaced_certificate_is_shown_to_the_next_connection(authority: Autho
         tls.refresh()
         assert await stand.ask(client) == 2
 
-    served(server, use)
 
-
-def test_an_authority_is_exchanged_without_a_restart_and_the_old_one_counts_no_more(
+async def test_an_authority_is_exchanged_without_a_restart_and_the_old_one_counts_no_more(
     authority: Authority, tmp_path: Path
 ) -> None:
     next_one = Authority.make("next")
@@ -278,14 +267,12 @@ def test_an_authority_is_exchanged_without_a_restart_and_the_old_one_counts_no_m
     assert server.tls is not None
     tls = server.tls
 
-    async def use(stand: Stand) -> None:
+    async with served(server) as stand:
         assert (await stand.ask(old), await stand.ask(new)) == (2, 2)
         next_one.files(tmp_path / "server", HERE)  # trusts the next one alone from here on
         tls.refresh()
         assert await stand.ask(new) == 2
         await stand.is_refused(old)
-
-    served(server, use)
 
 
 @pytest.mark.parametrize("loop_factory", [uvloop.new_event_loop, asyncio.new_event_loop])
@@ -330,7 +317,7 @@ def test_a_session_that_a_removed_authority_opened_is_not_resumed(
         runner.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
 
 
-def test_a_client_shows_its_newest_certificate(authority: Authority, tmp_path: Path) -> None:
+async def test_a_client_shows_its_newest_certificate(authority: Authority, tmp_path: Path) -> None:
     server = rpc(authority.files(tmp_path / "server", HERE))
     client = rpc(
         Authority.make("stranger").files(tmp_path / "client", HERE, authorities=authority.certificate)
@@ -338,16 +325,16 @@ def test_a_client_shows_its_newest_certificate(authority: Authority, tmp_path: P
     assert client.tls is not None
     tls = client.tls
 
-    async def use(stand: Stand) -> None:
+    async with served(server) as stand:
         await stand.is_refused(client)
         authority.files(tmp_path / "client", HERE)
         tls.refresh()
         assert await stand.ask(client) == 2
 
-    served(server, use)
 
-
-def test_bad_files_are_counted_and_the_last_good_ones_stay(authority: Authority, tmp_path: Path) -> None:
+async def test_bad_files_are_counted_and_the_last_good_ones_stay(
+    authority: Authority, tmp_path: Path
+) -> None:
     security = rpc(authority.files(tmp_path, HERE))
     assert security.tls is not None
     tls = security.tls
@@ -360,7 +347,7 @@ def test_bad_files_are_counted_and_the_last_good_ones_stay(authority: Authority,
         ("ca.pem", b""),
     ]
 
-    async def use(stand: Stand) -> None:
+    async with served(security) as stand:
         for number, (name, content) in enumerate(bad, 1):
             good = (tmp_path / name).read_bytes()
             (tmp_path / name).write_bytes(content)
@@ -378,8 +365,6 @@ def test_bad_files_are_counted_and_the_last_good_ones_stay(authority: Authority,
         (tmp_path / "key.pem").write_bytes(key)
         tls.refresh()
         assert await stand.ask(security) == 2
-
-    served(security, use)
 
 
 def test_a_key_that_others_could_read_is_taken_up_once_its_mode_is_mended(
