@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -100,48 +100,32 @@ def said() -> Iterator[list[dict[str, object]]]:
 
 
 @pytest.fixture(params=["disk", "memory"])
-def on_both(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> Callable[[Callable[[Bench], Awaitable[None]]], None]:
-    """Run a scenario with a tier of eight chunks over a file, or over its twin."""
-
-    def run(scenario: Callable[[Bench], Awaitable[None]]) -> None:
-        async def whole() -> None:
-            is_disk = request.param == "disk"
-            bench = (
-                Bench(open_disk_file(tmp_path, SystemClock()), SystemClock(), 8) if is_disk else MemoryBench()
-            )
-            await scenario(bench)
-            await bench.tier.close()
-
-        asyncio.run(whole())
-
-    return run
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
+    """A tier of eight chunks over a file, or over its twin."""
+    if request.param == "memory":
+        return MemoryBench()
+    return Bench(open_disk_file(tmp_path, SystemClock()), SystemClock(), 8)
 
 
 # --- what it takes ----------------------------------------------------------------------------------------------
 
 
-def test_a_chunk_that_left_memory_is_read_from_the_disk(on_both: Callable[..., None]) -> None:
-    async def scenario(bench: Bench) -> None:
-        await bench.keep(1, 2, 3)
-        assert await bench.held(range(5)) == [1, 2, 3]
-        assert bench.outcomes.reads == {DiskRead.HIT: 3, DiskRead.MISS: 2}
-        assert bench.outcomes.writes == {DiskWrite.WRITTEN: 3}
-        assert bench.tier.bytes_held == 3 * SIZE
-        bench.tier.remove(ref(2).id)
-        assert not bench.tier.has(ref(2).id)
-        assert await bench.held(range(5)) == [1, 3]
-
-    on_both(scenario)
+async def test_a_chunk_that_left_memory_is_read_from_the_disk(bench: Bench) -> None:
+    await bench.keep(1, 2, 3)
+    assert await bench.held(range(5)) == [1, 2, 3]
+    assert bench.outcomes.reads == {DiskRead.HIT: 3, DiskRead.MISS: 2}
+    assert bench.outcomes.writes == {DiskWrite.WRITTEN: 3}
+    assert bench.tier.bytes_held == 3 * SIZE
+    bench.tier.remove(ref(2).id)
+    assert not bench.tier.has(ref(2).id)
+    assert await bench.held(range(5)) == [1, 3]
+    await bench.tier.close()
 
 
-def test_the_oldest_chunks_make_room_for_new_ones(on_both: Callable[..., None]) -> None:
-    async def scenario(bench: Bench) -> None:
-        await bench.keep(*range(20))
-        assert await bench.held(range(20)) == list(range(12, 20))
-
-    on_both(scenario)
+async def test_the_oldest_chunks_make_room_for_new_ones(bench: Bench) -> None:
+    await bench.keep(*range(20))
+    assert await bench.held(range(20)) == list(range(12, 20))
+    await bench.tier.close()
 
 
 async def test_one_pass_through_old_records_writes_nothing_and_the_second_all_of_them() -> None:
