@@ -336,8 +336,7 @@ class Committer(SequencerMethods):
         self._check_not_older(loaded)
         journal = None
         if self._keeps_journal:
-            oldest = await self._store.journal_from(0, 1)
-            journal = Journal(oldest[0].number if oldest else loaded.counter(NUMBER) + 1)
+            journal = Journal(await self._store.journal_sizes(), loaded.counter(NUMBER) + 1)
         self._term.check()
         self._view.replace(loaded, self._term.epoch, journal)
 

@@ -33,7 +33,6 @@ from sequencer.reading.journal import (
     LastNumbers,
     changes_of,
     continuing,
-    newest_number,
 )
 from sequencer.reading.recent_runs import RecentRuns
 from sequencer.reading.view import ReadView
@@ -204,7 +203,7 @@ class Follower:
         self.known = self.known.newest(LastNumbers.of(state))
 
     async def _loaded(self) -> HotState:
-        self._loads_from = await newest_number(self._store)
+        self._loads_from = max(await self._store.journal_sizes(), default=-1)
         try:
             return await HotState.built(await self._store.load(), self._clock)
         finally:

@@ -17,7 +17,7 @@ Pure: the caller reads and writes the rows.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -25,7 +25,6 @@ from fastcrc.crc32 import iscsi as crc32c
 
 from sequencer.checkpoint.format import InvalidCheckpoint, Table, decode_table, encode_changes
 from sequencer.store.draft import Draft
-from sequencer.store.row_store import RowStore
 from sequencer.store.rows import JOURNALED, Changes, CounterRow, JournalRow
 from sequencer.store.state import COMMIT_NUMBER, JOURNAL_NUMBER, HotState
 from tailrace.turns import Steps
@@ -75,17 +74,18 @@ class Journal:
     """The committer's side of the journal, for one loaded state. Call `add` as the last step of every transaction's
     decisions.
 
-    `first`: the oldest number that the database may still have.
+    Args:
+        sizes: the sizes of the rows in the database, by number, in order.
+        next_number: the number of the next row.
     """
 
-    def __init__(self, first: int) -> None:
-        self._first = first
+    def __init__(self, sizes: Mapping[int, int], next_number: int) -> None:
+        self._first = self._end = next(iter(sizes), next_number)
         self._last = 0
-        self._end = first
-        """The transaction with number `_last`, which may not have been written, drops the rows before `_end`."""
-        self._sizes: deque[tuple[int, int]] = deque()
-        """Number and size of the rows that this object added."""
-        self._bytes = 0
+        """`_first`: the oldest row in the database. The transaction with number `_last`, which may not have been
+        written, drops the rows before `_end`."""
+        self._sizes = deque(sizes.items())
+        self._bytes = sum(sizes.values())
 
     def add(self, draft: Draft) -> Steps[None]:
         """Add the draft's changes to the journal, and drop rows that are too old."""
@@ -121,21 +121,6 @@ class Journal:
             kept -= size
             end = max(end, oldest + 1)
         return max(self._first, min(end, self._first + DROPPED_AT_ONCE))
-
-
-async def newest_number(store: RowStore) -> int:
-    """Return the number of the journal's newest row; -1 if it is empty. Takes about a dozen reads of one row, which may
-    have some megabytes."""
-    oldest = await store.journal_from(0, 1)
-    if not oldest:
-        return -1
-    newest, step = oldest[0].number, MAX_ROWS
-    while step:
-        if await store.journal_from(newest + step, 1):
-            newest += step
-        else:
-            step //= 2
-    return newest
 
 
 def continuing(state: HotState, rows: Sequence[JournalRow]) -> Sequence[JournalRow]:

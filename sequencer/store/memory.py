@@ -140,6 +140,9 @@ class MemoryRowStore:
     async def journal_from(self, number: int, limit: int) -> list[JournalRow]:
         return [self._journal[known] for known in sorted(self._journal) if known >= number][:limit]
 
+    async def journal_sizes(self) -> dict[int, int]:
+        return {number: len(row.changes) for number, row in sorted(self._journal.items())}
+
     async def write(self, changes: Changes, committer_epoch: int) -> None:
         if committer_epoch != self._epoch:
             raise LeaseLost(f"committer epoch {committer_epoch}; {self._epoch} has taken over")

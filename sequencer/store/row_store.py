@@ -134,6 +134,9 @@ class RowStore(Protocol):
     async def journal_from(self, number: int, limit: int) -> list[JournalRow]:
         """Return the journal's rows from this number on, in order."""
 
+    async def journal_sizes(self) -> dict[int, int]:
+        """Return the length of the changes of every row of the journal, by number, in order."""
+
     async def write(self, changes: Changes, committer_epoch: int) -> None:
         """Write all changes or none, provided that the committer's epoch is still the newest. A run of kind MIXED must
         be new: it is appended to its log; runs of other kinds may replace a run. An object keeps its key: a row with

@@ -220,8 +220,24 @@ async def test_the_journal_is_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPat
         assert kept[-1].number == world.committer._view.state.counter(NUMBER)
 
 
+async def test_the_journal_is_bounded_over_terms_of_which_each_writes_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sequencer.reading.journal.MAX_BYTES", 2_000)
+
+    async with started_world() as world:
+        for term in range(2, 12):
+            await world.create(*(f"t{term}.{number}" for number in range(3)))
+            await world.committer.close()
+            world.committer = world.another(term)
+            await world.committer.start()
+        await world.create("last")
+        kept = await world.store.journal_from(0, 100)
+        assert 0 < sum(len(row.changes) for row in kept) <= 3_000
+
+
 def test_a_number_whose_transaction_failed_is_used_again() -> None:
-    state, journal = HotState({}), Journal(1)
+    state, journal = HotState({}), Journal({}, 1)
     chains = []
     for name in ("a", "b"):
         draft = Draft(state, 0)

@@ -226,6 +226,9 @@ def positions_on(columns: str) -> str:
     return f"select {columns} from group_offsets where topic_id = $1 limit $2"
 
 
+JOURNAL_SIZES = "select number, length(changes) from journal order by number"
+
+
 def journal_from(columns: str) -> str:
     """Select the journal from number $1 on, at most $2 rows."""
     return f"select {columns} from journal where number >= $1 order by number limit $2"

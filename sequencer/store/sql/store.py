@@ -243,6 +243,10 @@ class SqlRowStore:
         rows = await self._database.fetch(statements.journal_from(table.columns), number, limit)
         return [table.codec.decode_row(values) for values in rows]
 
+    async def journal_sizes(self) -> dict[int, int]:
+        rows = await self._database.fetch(statements.JOURNAL_SIZES)
+        return {row[0]: row[1] for row in rows}
+
     async def write(self, changes: Changes, committer_epoch: int) -> None:
         await self._database.write(changes, committer_epoch)
 

@@ -445,3 +445,4 @@ async def test_the_journal_is_read_from_a_number_on_in_order(place: Place) -> No
         await store.write(gone, epoch)
         assert [row.number for row in await store.journal_from(0, 2)] == [2, 3]
         assert await store.journal_from(3, 10) == [rows[0], rows[3]]
+        assert list((await store.journal_sizes()).items()) == [(2, 1), (3, 1), (11, 1)]
