@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import aioboto3
+from aiobotocore.session import get_session
 from aiohttp import ClientError as HttpClientError
 from botocore.config import Config
 from botocore.exceptions import (
@@ -65,7 +66,8 @@ class Aioboto3Store:
         self._stack = AsyncExitStack()
         self._opening = asyncio.Lock()
         try:
-            self._session: Any = aioboto3.Session()
+            self._core: Any = get_session()
+            self._session: Any = aioboto3.Session(botocore_session=self._core)
         except BotoCoreError as error:  # such as an AWS_PROFILE that does not exist
             raise StoreRefused(f"{location.bucket}: {error}") from error
         self._clients: dict[bool, Any] = {}  # by whether the library retries failed requests
@@ -156,10 +158,20 @@ class Aioboto3Store:
             if retries not in self._clients:
                 attempts = self._location.max_retries + 1 if retries else 1
                 try:
+                    if not self._clients:
+                        await asyncio.to_thread(self._load_descriptions)
                     self._clients[retries] = await self._enter(attempts)
                 except (BotoCoreError, OSError) as error:  # such as credentials that can't be fetched
                     raise _as_store_error(error, self._location.bucket) from error
             return self._clients[retries]
+
+    def _load_descriptions(self) -> None:
+        """Read botocore's descriptions of S3, which takes 100 ms. Its loader keeps them for the clients."""
+        loader = self._core.get_component("data_loader")
+        for name in ("partitions", "endpoints", "sdk-default-configuration"):
+            loader.load_data_with_path(name)
+        for kind in ("service-2", "endpoint-rule-set-1"):
+            loader.load_service_model("s3", kind)
 
     async def _enter(self, attempts: int) -> Any:
         location = self._location

@@ -5,13 +5,22 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from botocore.loaders import JSONFileLoader
 
 from tailrace.clock import SystemClock
-from tailrace.object_store.api import BucketMissing, NotDeleted, ObjectStore, StoreRefused, StoreUnavailable
+from tailrace.object_store.api import (
+    BucketMissing,
+    NotDeleted,
+    ObjectMissing,
+    ObjectStore,
+    StoreRefused,
+    StoreUnavailable,
+)
 from tailrace.object_store.open import open_store
 
 ENVIRON = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
@@ -133,6 +142,23 @@ async def test_a_refusal_is_told_in_the_words_of_the_store(
         raised = BucketMissing if code == "NoSuchBucket" else StoreRefused
         with pytest.raises(raised, match=f"the store answered {status[:3]} {code}: {words}"):
             await store.get("a/b")
+
+
+async def test_the_descriptions_of_s3_are_not_read_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    load_file = JSONFileLoader.load_file
+
+    def noted(self: JSONFileLoader, path: str) -> object:
+        read: object = load_file(self, path)
+        if read is not None:
+            threads.append(threading.get_ident())
+        return read
+
+    monkeypatch.setattr(JSONFileLoader, "load_file", noted)
+    async with store_that_answers(answer("404 Not Found", b""), "aioboto3") as store:
+        with pytest.raises(ObjectMissing):
+            await store.get("a/b")
+    assert threads and threading.get_ident() not in threads
 
 
 async def test_a_store_that_is_not_there_is_told_with_its_cause() -> None:
