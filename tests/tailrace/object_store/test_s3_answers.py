@@ -144,6 +144,15 @@ async def test_a_refusal_is_told_in_the_words_of_the_store(
             await store.get("a/b")
 
 
+async def test_a_page_of_a_listing_is_small_enough_to_be_parsed_in_one_turn() -> None:
+    nothing = answer("200 OK", b"<?xml version='1.0'?><ListBucketResult></ListBucketResult>")
+    async with server_that_answers(nothing) as (url, heads):
+        store = open_store(url, clock=SystemClock(), environ=ENVIRON)
+        assert [info async for info in store.list("a/")] == []
+        await store.close()
+    assert b"max-keys=500&" in heads[0]
+
+
 async def test_the_descriptions_of_s3_are_not_read_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[int] = []
     load_file = JSONFileLoader.load_file
