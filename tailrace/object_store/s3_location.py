@@ -30,8 +30,8 @@ class S3Location:
             attempts would multiply, and a throttled bucket would get many times the load. Lists and deletes are always
             repeated.
         connections: the most open sockets to the store.
-        list_page: keys per LIST request; S3 returns at most 1,000. botocore parses a page in one turn of the event loop,
-            which takes 60 ms for 1,000 keys.
+        list_page: keys per LIST request; S3 returns at most 1,000. botocore parses a page in one turn of the event
+            loop: 1,000 keys take it 60 ms.
     """
 
     bucket: str

@@ -31,6 +31,8 @@ log = structlog.get_logger("tailrace.loop")
 BEAT_SECONDS = 0.025
 HELD_SECONDS = 0.05
 """A turn of the loop that takes longer is logged; none should."""
+PAUSED_SECONDS = 1.0
+"""If neither thread ran for so long, nor waited for a processor, the whole process was paused."""
 _FRAMES = 8
 _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
@@ -112,9 +114,8 @@ class LoopWatch:
         if late - starved < HELD_SECONDS:
             log.info("the event loop had no processor: the machine is busy", **seconds)
         else:
-            log.warning(
-                "the event loop was held", **seconds, where=self._seen or "not seen: it was over too soon"
-            )
+            where = self._seen or unseen(late - held - starved)
+            log.warning("the event loop was held", **seconds, where=where)
 
     # --- runs on the watching thread
 
@@ -144,6 +145,13 @@ class ProcessorWait:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+def unseen(idle: float) -> str:
+    """Return why the watching thread has seen no stack. `idle`: seconds without CPU time or a wait for a processor."""
+    if idle >= PAUSED_SECONDS:
+        return "not seen: the process or its machine was paused"
+    return "not seen: it was over too soon"
 
 
 def where_is(frame: FrameType | None) -> str:

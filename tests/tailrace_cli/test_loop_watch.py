@@ -55,6 +55,11 @@ def test_a_task_that_blocks_the_loop_is_measured_and_logged_by_name() -> None:
     assert beats is not None and beats >= 2
 
 
+@pytest.mark.parametrize(("idle", "said"), [(0.1, "over too soon"), (15.0, "its machine was paused")])
+def test_a_process_that_was_stopped_as_a_whole_is_told_from_a_short_hold(idle: float, said: str) -> None:
+    assert loop_watch.unseen(idle).endswith(said)
+
+
 class GivenWait:
     """Says that the thread has waited this long."""
 
