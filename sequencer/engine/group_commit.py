@@ -431,15 +431,19 @@ class GroupCommit:
             sought.add(unknown)
         early = self._early_of(group)
         for commit in early:
-            sought.add(await self._look_ups.unknown(await _producers_needed(commit, turns), turns))
+            sought.add(await self._look_ups.unknown(await self._producers_needed(commit, turns), turns))
         commits = [request.commit for request in group if request.commit is not None]
         sought.objects = self._named_objects(commits + early)
         return sought
 
     async def _needed(self, request: _Queued, turns: Turns) -> RequiredRows:
         if request.commit is not None:
-            return await _producers_needed(request.commit, turns)
+            return await self._producers_needed(request.commit, turns)
         return _NOTHING if request.needs is None else request.needs(self._view.state)
+
+    async def _producers_needed(self, commit: CommitRequest, turns: Turns) -> RequiredRows:
+        keys = await in_turns(upload_sessions.producers_of(self._view.state, commit.runs), turns)
+        return RequiredRows({ProducerRow: keys})
 
     async def _now_ms(self) -> int:
         with _caused_by_no_request():
@@ -603,10 +607,6 @@ class GroupCommit:
             self._early.put(commit, request)
             return None
         return await in_turns(upload_sessions.apply_commit(draft, session, commit, self._settings), turns)
-
-
-async def _producers_needed(commit: CommitRequest, turns: Turns) -> RequiredRows:
-    return RequiredRows({ProducerRow: await in_turns(upload_sessions.producers_of(commit.runs), turns)})
 
 
 def _fail(request: _Queued, error: BaseException) -> None:

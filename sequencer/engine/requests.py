@@ -51,6 +51,7 @@ from sequencer.rules import (
 from sequencer.rules.topics import ValidateConfig
 from sequencer.settings import SequencerSettings
 from sequencer.store.draft import Draft
+from sequencer.store.quick_ids import quick_id
 from sequencer.store.required_rows import Needs, RequiredRows, positions_needed
 from sequencer.store.row_store import RowStore
 from sequencer.store.rows import AgentRow, BrokerConfigRow, ObjectRow
@@ -365,7 +366,7 @@ DECISIONS: dict[str, Decision] = _by_name(
             lambda draft, request, context: topics.create_topic(
                 draft=draft,
                 request=request,
-                topic_id=context.entropy.uuid(),
+                topic_id=quick_id(context.entropy.uuid()),
                 validate=context.validate_config,
                 settings=context.settings,
             ),

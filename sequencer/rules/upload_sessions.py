@@ -35,11 +35,11 @@ from sequencer.api.commits import (
 from sequencer.api.errors import InvalidRequest, LeaseLost, LimitReached, SessionClosed
 from sequencer.api.values import Empty
 from sequencer.rules.assign import Assignment, RunChecks, assign_offsets, refuse_all
-from sequencer.rules.producers import producer_row, state_of
+from sequencer.rules.producers import state_of
 from sequencer.rules.transactions import Joined, admit, join_partitions, note_stored
 from sequencer.settings import SequencerSettings
 from sequencer.store.batch_table import encode_table
-from sequencer.store.draft import AddedRun, Draft
+from sequencer.store.draft import Draft
 from sequencer.store.row_store import DatabaseIdentity
 from sequencer.store.rows import (
     AgentRow,
@@ -52,9 +52,10 @@ from sequencer.store.rows import (
     ProducerRow,
     RunRow,
     SessionRow,
+    TopicRow,
     advanced,
 )
-from sequencer.store.state import COMMIT_NUMBER, replace_row
+from sequencer.store.state import COMMIT_NUMBER, HotState, replace_row
 from tailrace.ids import NO_PRODUCER_ID, TopicPartition
 from tailrace.limits import INT16, INT32, MAX_KEY_BYTES
 from tailrace.turns import Steps
@@ -76,6 +77,8 @@ _LEAST_EPOCH, _MOST_EPOCH = INT16[0], INT16[-1]
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _answers = msgspec.msgpack.Decoder(CommitAnswer)
+_topic_partition = partial(tuple.__new__, TopicPartition)
+"""Makes a `TopicPartition` from a tuple without a Python-level call; there is one per run."""
 
 
 def open_session(
@@ -359,37 +362,38 @@ def commit_object(
     elif stored.retired_ms is not None and stored.retired_ms + _by_reference_ms(settings) <= draft.now_ms:
         return _refusals(draft, proposals)
     outcomes: list[RunOutcome] = []
-    added: list[AddedRun] = []
     joined: Joined = {}
-    work = 0
+    runs = length = work = 0
     for proposal in proposals:
-        outcome, run = _commit_run(
-            draft, stored.object_id, proposal=proposal, joined=joined, settings=settings
-        )
+        outcome, is_stored = _commit_run(draft, stored, proposal=proposal, joined=joined, settings=settings)
         outcomes.append(outcome)
-        if run is not None:
-            added.append(run)
+        if is_stored:
+            runs += 1
+            length += proposal.length
         work += 1 + len(proposal.batches) // BATCHES_AS_A_RUN
         if work >= WORK_IN_A_STEP:
             yield work
             work = 0
     yield work
     join_partitions(draft, joined, settings)
-    live = stored.live_runs + len(added)
-    stored = replace_row(
-        stored, live_runs=live, retired_ms=None if live else (stored.retired_ms or draft.now_ms)
+    draft.sum_deltas.runs(ObjectKind.MIXED, runs, length)
+    live = stored.live_runs + runs
+    draft.put(
+        replace_row(stored, live_runs=live, retired_ms=None if live else (stored.retired_ms or draft.now_ms))
     )
-    draft.put(stored)
-    yield from draft.add_runs(added, stored)
     return outcomes
 
 
-def producers_of(runs: Iterable[RunProposal]) -> Steps[list[ProducerKey]]:
+def producers_of(state: HotState, runs: Iterable[RunProposal]) -> Steps[list[ProducerKey]]:
     """Return the keys of the producers whose states `commit_object` may need for these runs; duplicates are
     possible."""
     keys: list[ProducerKey] = []
+    topic_id: UUID | None = None
     for run in runs:
-        topic_id, partition = run.topic_id, run.partition
+        if topic_id is None or topic_id.int != run.topic_id.int:
+            topic = state.get(TopicRow, run.topic_id)
+            topic_id = run.topic_id if topic is None else topic.topic_id
+        partition = run.partition
         for producer_id in {batch.producer_id: None for batch in run.batches}:
             if producer_id != NO_PRODUCER_ID:
                 keys.append((topic_id, partition, producer_id))
@@ -420,23 +424,23 @@ def _log_start(draft: Draft, proposal: RunProposal) -> int:
 
 
 def _commit_run(
-    draft: Draft, object_id: UUID, proposal: RunProposal, joined: Joined, settings: SequencerSettings
-) -> tuple[RunOutcome, AddedRun | None]:
-    """Return the outcome of a proposal, and its run if it stores a batch. Changes the rows of the partition and the
-    producers."""
-    topic_id, number = proposal.topic_id, proposal.partition
-    partition = draft.live_partition(topic_id, number)
-    if partition is None:
-        return RunOutcome(refuse_all(proposal.batches, BatchError.UNKNOWN_TOPIC_OR_PARTITION), -1), None
-    topic_id = draft.shared_id(topic_id)
+    draft: Draft, stored: ObjectRow, proposal: RunProposal, joined: Joined, settings: SequencerSettings
+) -> tuple[RunOutcome, bool]:
+    """Return the outcome of a proposal, and whether a batch of it is stored. Changes the rows of the partition and the
+    producers, and appends the run."""
+    number = proposal.partition
+    partition = draft.live_partition(proposal.topic_id, number)
+    topic_id = draft.live_topic
+    if partition is None or topic_id is None:
+        return RunOutcome(refuse_all(proposal.batches, BatchError.UNKNOWN_TOPIC_OR_PARTITION), -1), False
     assigned = assign_offsets(
         partition.end_offset, proposal.batches, partial(_checks, draft, topic_id, proposal, settings)
     )
     outcome = RunOutcome(assigned.outcomes, partition.log_start_offset)
     if not assigned.has_stored:
-        return outcome, None
+        return outcome, False
     if assigned.producers:
-        _put_producers(draft, partition, assigned)
+        _put_producers(draft, topic_id, number, assigned)
     if assigned.transactional:
         note_stored(
             draft,
@@ -447,7 +451,7 @@ def _commit_run(
             settings=settings,
         )
     partition = advanced(partition, assigned.end_offset, assigned.max_timestamp)
-    key = TopicPartition(topic_id, number)
+    key = _topic_partition((topic_id, number))
     draft.changes.of(PartitionRow)[key] = partition
     # Positional arguments are faster, and there is one row per run of each commit.
     row = RunRow(
@@ -455,7 +459,7 @@ def _commit_run(
         number,
         assigned.base_offset,
         assigned.end_offset,
-        object_id,
+        stored.object_id,
         proposal.start,
         proposal.length,
         assigned.max_timestamp,
@@ -465,7 +469,8 @@ def _commit_run(
         ObjectKind.MIXED,
         encode_table(assigned.table),
     )
-    return outcome, AddedRun(key, row, assigned.table)
+    draft.append_run(key, row, stored, assigned.table)
+    return outcome, True
 
 
 def _checks(draft: Draft, topic_id: UUID, proposal: RunProposal, settings: SequencerSettings) -> RunChecks:
@@ -490,16 +495,16 @@ def _checks(draft: Draft, topic_id: UUID, proposal: RunProposal, settings: Seque
     )
 
 
-def _put_producers(draft: Draft, partition: PartitionRow, assigned: Assignment) -> None:
-    topic_id, number = partition.topic_id, partition.partition
+def _put_producers(draft: Draft, topic_id: UUID, number: int, assigned: Assignment) -> None:
     last_timestamp, now_ms = assigned.max_timestamp, draft.now_ms
     changed = draft.changes.of(ProducerRow)
     for producer_id, state in assigned.producers.items():
-        changed[topic_id, number, producer_id] = producer_row(
-            state,
+        changed[topic_id, number, producer_id] = ProducerRow(
             topic_id=topic_id,
             partition=number,
             producer_id=producer_id,
+            producer_epoch=state.epoch,
+            recent=[*state.recent],
             last_timestamp=last_timestamp,
             updated_ms=now_ms,
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from sequencer.api.commits import ObjectKind
@@ -43,8 +43,6 @@ from tailrace.turns import Steps
 
 R = TypeVar("R", bound=Row)
 
-ADDED_IN_A_STEP = 32
-"""Runs that a draft adds per step."""
 NOTED_IN_A_STEP = 50
 """The number of looked-up rows that are noted in the time of one run of a commit."""
 
@@ -52,14 +50,6 @@ _PLACES: Mapping[type[Row], slice] = {AbortedRow: slice(2), PendingOffsetRow: sl
 """The kinds whose changed rows a draft finds by the beginning of their keys: by partition, and by group."""
 _NO_KEYS: Mapping[Key, None] = {}
 _UNCHANGED = object()
-
-
-class AddedRun(NamedTuple):
-    """A run that is appended to a partition: its row, and the row's decoded batch table."""
-
-    partition: TopicPartition
-    row: RunRow
-    batches: list[RunBatch]
 
 
 class Draft:
@@ -73,6 +63,7 @@ class Draft:
     __slots__ = (
         "changes",
         "durable",
+        "live_topic",
         "sum_deltas",
         "published",
         "now_ms",
@@ -82,7 +73,6 @@ class Draft:
         "partition_sets",
         "_commit_number",
         "_group_bytes",
-        "_live_topic",
         "_parent",
         "_placed",
     )
@@ -107,8 +97,9 @@ class Draft:
         """The keys that this draft changes of the kinds in _PLACES, by kind and place."""
         self._commit_number: int | None = None
         self._group_bytes = 0
-        self._live_topic: UUID | None = None
-        """The topic that was last found not to be deleted."""
+        self.live_topic: UUID | None = None
+        """The topic that `live_partition` last found not to be deleted: its row's own id object, so that thousands of
+        rows share it."""
         self._parent = parent
 
     def note_rows(
@@ -141,7 +132,7 @@ class Draft:
         """Move this savepoint's changes into the draft below."""
         parent = self._parent
         assert parent is not None, "only a savepoint is merged; the whole draft is written"
-        parent._live_topic = None
+        parent.live_topic = None
         for kind, rows in self.changes.by_kind.items():
             parent.changes.by_kind.setdefault(kind, {}).update(rows)
         parent.sum_deltas.add(self.sum_deltas)
@@ -188,11 +179,16 @@ class Draft:
             yield layer
             layer = layer._parent
 
-    def _changes_of(self, kind: type[Row]) -> Iterator[dict[Key, Row | None]]:
-        """Iterate over their changes of a kind."""
-        for layer in self._layers():
-            if rows := layer.changes.by_kind.get(kind):
-                yield rows
+    def _changes_of(self, kind: type[Row]) -> list[dict[Key, Row | None]]:
+        """Return their changes of a kind, the newest first."""
+        changes: list[dict[Key, Row | None]] = []
+        layer: Draft | None = self
+        while layer is not None:
+            rows = layer.changes.by_kind.get(kind)
+            if rows:
+                changes.append(rows)
+            layer = layer._parent
+        return changes
 
     def all(self, kind: type[R]) -> list[R]:
         """Return all hot rows of a kind as this draft leaves them."""
@@ -222,7 +218,7 @@ class Draft:
 
     def delete(self, kind: type[Row], *key: object) -> None:
         self.changes.delete(kind, key)
-        self._live_topic = None
+        self.live_topic = None
         if kind in _PLACES:
             self._note_place(kind, key)
 
@@ -357,37 +353,38 @@ class Draft:
         return self._pending(group_id, durable, lambda key: key[3] == producer_id)
 
     def live_partition(self, topic_id: UUID, partition: int) -> PartitionRow | None:
-        """Return the partition's row, unless its topic is deleted."""
-        live = self._live_topic
+        """Return the partition's row, unless its topic is deleted. Sets `live_topic`."""
+        live = self.live_topic
         if live is None or live.int != topic_id.int:
             topic = self.get(TopicRow, topic_id)
             if topic is None:
                 return None
-            live = self._live_topic = topic.topic_id
-        return self.get(PartitionRow, live, partition)
+            live = self.live_topic = topic.topic_id
+        # The same as `get`, without what concerns other kinds: a commit calls it for each of its runs.
+        key = live, partition
+        layer: Draft | None = self
+        while layer is not None:
+            rows = layer.changes.by_kind.get(PartitionRow)
+            if rows and (row := rows.get(key, _UNCHANGED)) is not _UNCHANGED:
+                return row  # type: ignore[return-value]
+            layer = layer._parent
+        return self.durable.get(PartitionRow, live, partition)
 
     def producers_on(self, topic_id: UUID, partition: int) -> Callable[[int], ProducerRow | None]:
         """Return a function that returns the row of a producer in this partition: the same as `get`, but faster."""
-        layers = list(self._changes_of(ProducerRow))
-        durable = self.durable.recent[ProducerRow].producers_on(topic_id, partition)
+        layers = self._changes_of(ProducerRow)
+        durable = self.durable.recent[ProducerRow].get
 
         def row_of(producer_id: int) -> Any:
+            key = topic_id, partition, producer_id
             for rows in layers:
-                row = rows.get((topic_id, partition, producer_id), _UNCHANGED)
+                row = rows.get(key, _UNCHANGED)
                 if row is not _UNCHANGED:
                     return row
-            found = durable(producer_id)
-            return (
-                self._durable_row(ProducerRow, (topic_id, partition, producer_id)) if found is None else found
-            )
+            found = durable(key)
+            return self._durable_row(ProducerRow, key) if found is None else found
 
         return row_of
-
-    def shared_id(self, topic_id: UUID) -> UUID:
-        """Return the topic row's own id object if `live_partition` found this topic last, else the given id. Comparing
-        ids by identity is three times as fast, and thousands of rows can share one id object."""
-        live = self._live_topic
-        return topic_id if live is None or live.int != topic_id.int else live
 
     def pending_at(self, group_id: str, keys: Collection[Key]) -> list[PendingOffsetRow]:
         """Return the changes that open transactions will make to these positions of a group (group, topic id,
@@ -418,21 +415,16 @@ class Draft:
         durable = self.durable.topic_named(name)
         return None if durable is None or key_of(durable) in changed else durable
 
-    def add_runs(self, added: Sequence[AddedRun], stored: ObjectRow) -> Steps[None]:
-        """Add and publish the runs of one mixed object; each is new and at the end of its log."""
-        if not added:
-            return
-        changed, published = self.changes.of(RunRow), self.published
-        for first in range(0, len(added), ADDED_IN_A_STEP):
-            step = added[first : first + ADDED_IN_A_STEP]
-            for partition, row, batches in step:
-                changed[row.topic_id, row.partition, row.base_offset] = row
-                run = join_run(row, stored, batches)
-                runs = published.setdefault(partition, [run])
-                if runs[-1] is not run:
-                    _append(runs, run)
-            self.sum_deltas.runs(ObjectKind.MIXED, len(step), sum(run.row.length for run in step))
-            yield len(step)
+    def append_run(
+        self, partition: TopicPartition, row: RunRow, stored: ObjectRow, batches: list[RunBatch]
+    ) -> None:
+        """Add and publish a run of a mixed object, which is new and at the end of its log; `batches`: the row's decoded
+        batch table. The caller adds it to the sums."""
+        self.changes.of(RunRow)[row.topic_id, row.partition, row.base_offset] = row
+        run = join_run(row, stored, batches)
+        runs = self.published.setdefault(partition, [run])
+        if runs[-1] is not run:
+            _append(runs, run)
 
     def put_run(self, row: RunRow) -> None:
         """Put a run. Markers that share a row with earlier ones replace that row."""

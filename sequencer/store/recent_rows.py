@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
-from uuid import UUID
 
 from sequencer.store.rows import GroupOffsetRow, ProducerRow, Row
 
@@ -26,51 +24,24 @@ MOST: dict[type[Row], int] = {ProducerRow: 100_000, GroupOffsetRow: 250_000}
 """Limit of rows per kind: a producer row takes about a kilobyte, a position row 400 bytes."""
 
 
-def _key_of_producer(key: Any) -> Key:
-    topic_id, partition, producer_id = key
-    return topic_id.int, partition, producer_id
-
-
-def _key_of_position(key: Any) -> Key:
-    group_id, topic_id, partition = key
-    return group_id, topic_id.int, partition
-
-
-_KEYS: dict[type[Row], Callable[[Any], Key]] = {
-    ProducerRow: _key_of_producer,
-    GroupOffsetRow: _key_of_position,
-}
-"""Keys with the topic id as an integer, because hashing and comparing a UUID runs Python code at each look-up of a
-row."""
-
-
 class RecentRows:
     """See the module."""
 
-    __slots__ = ("_kind", "_stored_key", "_rows")
+    __slots__ = ("_kind", "_rows", "get")
 
     def __init__(self, kind: type[Row]) -> None:
         self._kind = kind
-        self._stored_key = _KEYS[kind]
         self._rows: OrderedDict[Key, Row] = OrderedDict()
-
-    def get(self, key: Key) -> Row | None:
-        """Return the row, if it is here."""
-        return self._rows.get(self._stored_key(key))
+        self.get: Callable[[Key], Row | None] = self._rows.get
+        """Returns the row under a key, if it is here."""
 
     def __contains__(self, key: object) -> bool:
-        return self._stored_key(key) in self._rows
+        return key in self._rows
 
     def missing(self, keys: Iterable[Key]) -> list[Key]:
         """Return those of the keys whose rows are not here."""
-        stored_key, mine = self._stored_key, self._rows
-        return [key for key in keys if stored_key(key) not in mine]
-
-    def producers_on(self, topic_id: UUID, partition: int) -> Callable[[int], Row | None]:
-        """Return a function that returns the row of a producer in this partition, if it is here. Only for producer
-        rows."""
-        get, topic = self._rows.get, topic_id.int
-        return lambda producer_id: get((topic, partition, producer_id))
+        mine = self._rows
+        return [key for key in keys if key not in mine]
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self._rows.values())
@@ -80,13 +51,12 @@ class RecentRows:
 
     def apply(self, rows: Mapping[Key, Row | None]) -> None:
         """Take over what a transaction wrote, and drop the rows that were written longest ago."""
-        mine, most, stored_key = self._rows, MOST[self._kind], self._stored_key
+        mine, most = self._rows, MOST[self._kind]
         for key, row in rows.items():
-            at = stored_key(key)
             if row is None:
-                mine.pop(at, None)
+                mine.pop(key, None)
             else:
-                mine[at] = row
-                mine.move_to_end(at)
+                mine[key] = row
+                mine.move_to_end(key)
         while len(mine) > most:
             mine.popitem(last=False)

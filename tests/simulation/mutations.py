@@ -612,7 +612,7 @@ def _drops_the_newest_rows(kind: type[Row]) -> Callable[[Any], Any]:
             was = {key: self.get(key) for key in rows}
             original(self, rows)
             if self._kind is kind and len(self) >= 2:
-                self._rows.update({self._stored_key(key): row for key, row in was.items() if row is not None})
+                self._rows.update({key: row for key, row in was.items() if row is not None})
 
         return apply
 

@@ -19,6 +19,7 @@ from sequencer.api.commits import ObjectKind
 from sequencer.api.reads import Run
 from sequencer.api.transactions import TransactionState
 from sequencer.store.batch_table import EMPTY_TABLE, decode_markers, decode_table
+from sequencer.store.quick_ids import quick_id_of
 from sequencer.store.row_store import ObjectRowMissing
 from sequencer.store.rows import KEYS, Int32, Row
 
@@ -145,11 +146,11 @@ def decode_run(values: Sequence[Any], dialect: Dialect, *, may_lack_object: bool
     *numbers, batches, markers, index_crc = rest
     size, index_start, start, length, max_timestamp, running_max, commit_number, created_ms = numbers
     return Run(
-        UUID(bytes=topic_id) if dialect == "sqlite" else topic_id,
+        quick_id_of(topic_id) if dialect == "sqlite" else topic_id,
         partition,
         base_offset,
         end_offset,
-        UUID(bytes=object_id) if dialect == "sqlite" else object_id,
+        quick_id_of(object_id) if dialect == "sqlite" else object_id,
         kind,
         key if dialect == "sqlite" else _unescape(key),
         size,
@@ -185,7 +186,7 @@ def _conversions(field: RowField, dialect: Dialect) -> tuple[str, Convert | None
     hint = field.hint
     sqlite = dialect == "sqlite"
     if hint is UUID:
-        return UUIDS, *((_bytes_of_uuid, _uuid_of_bytes) if sqlite else (None, None))
+        return UUIDS, *((_bytes_of_uuid, quick_id_of) if sqlite else (None, None))
     if hint is bool:
         return "boolean[]", *((int, bool) if sqlite else (None, None))
     if hint is ObjectKind:
@@ -233,10 +234,6 @@ def _sharing(decode: Convert) -> Convert:
 
 def _bytes_of_uuid(value: UUID) -> bytes:
     return value.bytes
-
-
-def _uuid_of_bytes(value: bytes) -> UUID:
-    return UUID(bytes=value)
 
 
 def _json_text(value: dict[str, str]) -> str:
