@@ -18,6 +18,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from operator import attrgetter
 from typing import cast
 from uuid import UUID
@@ -41,43 +42,49 @@ _PartitionKey = tuple[int, int]
 
 
 class _Kept:
-    """The runs that are kept of one partition, with running sums computed as they are added, so that a read sums up
-    nothing."""
+    """The runs that are kept of one partition, and their `size` in bytes.
 
-    __slots__ = ("lengths", "runs", "sizes")
+    A run is added to the running sums once: at the first read that needs it, because many partitions are written to
+    without being read here, or when there are more than LEAST_RUNS, so that no read sums up more.
+    """
 
-    def __init__(self) -> None:
-        self.runs: list[Run] = []
-        self.lengths = array("q", _NOTHING)
-        self.sizes = array("q", _NOTHING)
+    __slots__ = ("_lengths", "_sizes", "runs", "size")
 
-    def add(self, runs: Sequence[Run]) -> None:
-        """Append runs. Usually there is only one, so plain arithmetic is faster than iterators."""
-        self.runs += runs
-        lengths, sizes = self.lengths, self.sizes
+    def __init__(self, runs: Sequence[Run], size: int) -> None:
+        self.runs = [*runs]
+        self.size = size
+        self._lengths: array[int] | None = None
+        self._sizes: array[int] | None = None
+
+    def sums(self) -> tuple[array[int], array[int]]:
+        """Return running sums of all runs' lengths and sizes, which have one entry more than there are runs."""
+        lengths, sizes = self._lengths, self._sizes
+        if lengths is None or sizes is None:
+            lengths, sizes = self._lengths, self._sizes = array("q", _NOTHING), array("q", _NOTHING)
         length, size = lengths[-1], sizes[-1]
-        for run in runs:
+        for run in islice(self.runs, len(lengths) - 1, None):
             length += run.length
             size += run_bytes(run)
             lengths.append(length)
             sizes.append(size)
+        return lengths, sizes
 
-    @property
-    def size(self) -> int:
-        """Bytes of the runs."""
-        return self.sizes[-1] - self.sizes[0]
-
-    def forget_first(self, count: int) -> None:
-        del self.runs[:count]
-        del self.lengths[:count]
-        del self.sizes[:count]
+    def forget_first(self, count: int) -> int:
+        """Forget as many runs; return their size."""
+        lengths, sizes = self.sums()
+        size = sizes[count] - sizes[0]
+        self.size -= size
+        for kept in (self.runs, lengths, sizes):
+            del kept[:count]
+        return size
 
     def find(self, offset: int, max_bytes: int, max_runs: int) -> SummedRuns:
         """See `RecentRuns.find`; the run at `offset` must be kept."""
+        lengths, sizes = self.sums()
         first = bisect_right(self.runs, offset, key=_base_offset) - 1
-        upto = bisect_left(self.lengths, self.lengths[first] + max_bytes, first + 1, len(self.runs))
+        upto = bisect_left(lengths, lengths[first] + max_bytes, first + 1, len(self.runs))
         upto = min(upto, first + max_runs)
-        return SummedRuns(self.runs[first:upto], self.lengths[first : upto + 1], self.sizes[first : upto + 1])
+        return SummedRuns(self.runs[first:upto], lengths[first : upto + 1], sizes[first : upto + 1])
 
 
 class RecentRuns:
@@ -133,33 +140,40 @@ class RecentRuns:
                 self._append(_partition_key(partition), runs)
             if count % ADDED_IN_A_STEP == 0:
                 yield ADDED_IN_A_STEP
+        forgotten = 0
         while self._kept and (self._count > self._max_runs or self._bytes > self._max_runs * BYTES_OF_A_RUN):
             oldest, kept = next(iter(self._kept.items()))
             if not self._cut_to_share(kept, len(self._kept)):
                 self._forget(oldest)
-            yield 1
+            forgotten += 1
+            if forgotten % ADDED_IN_A_STEP == 0:
+                yield ADDED_IN_A_STEP
 
     def _append(self, partition_key: _PartitionKey, runs: Sequence[Run]) -> None:
+        size = sum(map(run_bytes, runs))
         kept = self._kept.get(partition_key)
-        if kept is None:
-            kept = self._kept[partition_key] = _Kept()
-        else:
+        if kept is not None and kept.runs[-1].end_offset == runs[0].base_offset:
+            kept.runs += runs
+            kept.size += size
             self._kept.move_to_end(partition_key)  # it has just been written to
-            if kept.runs[-1].end_offset != runs[0].base_offset:
+        else:
+            if kept is not None:
                 self._forget(partition_key)
-                kept = self._kept[partition_key] = _Kept()
-        size = kept.size
-        kept.add(runs)
+            kept = self._kept[partition_key] = _Kept(runs, size)
         self._count += len(runs)
-        self._bytes += kept.size - size
+        self._bytes += size
         if len(kept.runs) > LEAST_RUNS or kept.size > LEAST_RUNS * BYTES_OF_A_RUN:
+            kept.sums()
             self._cut_to_share(kept, len(self._kept))
 
     def _cut_to_share(self, kept: _Kept, partitions: int) -> bool:
         """Keep only the newest of a partition's runs. Return False if it has no more than its share among so many
         partitions."""
         share = max(LEAST_RUNS, self._max_runs // partitions)
-        too_large = bisect_left(kept.sizes, kept.sizes[-1] - share * BYTES_OF_A_RUN)
+        if len(kept.runs) <= share and kept.size <= share * BYTES_OF_A_RUN:
+            return False
+        _, sizes = kept.sums()
+        too_large = bisect_left(sizes, sizes[-1] - share * BYTES_OF_A_RUN)
         more = min(max(len(kept.runs) - share, too_large), len(kept.runs) - 1)
         if more <= 0:
             return False
@@ -168,8 +182,7 @@ class RecentRuns:
 
     def _forget_first(self, kept: _Kept, count: int) -> None:
         self._count -= count
-        self._bytes -= kept.sizes[count] - kept.sizes[0]
-        kept.forget_first(count)
+        self._bytes -= kept.forget_first(count)
 
     def _forget(self, partition_key: _PartitionKey) -> None:
         kept = self._kept.pop(partition_key)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from itertools import pairwise, product
 from operator import attrgetter
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -14,6 +16,7 @@ from msgspec.structs import replace
 from sequencer.api.commits import BatchStatus
 from sequencer.api.reads import Run, RunBatch
 from sequencer.bounds import BYTES_OF_A_RUN, run_bytes
+from sequencer.reading import recent_runs
 from sequencer.reading.feed import CommitFeed
 from sequencer.reading.recent_runs import LEAST_RUNS, RecentRuns
 from sequencer.store.rows import Changes, RunRow
@@ -25,6 +28,7 @@ from tests.support.row_samples import sample_run
 
 TOPIC = UUID(int=1)
 PLACE = TopicPartition(TOPIC, 0)
+OTHER = TopicPartition(TOPIC, 1)
 ANY = 1 << 30
 
 
@@ -125,6 +129,31 @@ def test_one_partition_is_kept_as_far_as_all_may_be() -> None:
         apply(recent, Changes(), {PLACE: [run_at(base, base + 1)]})
     assert found(recent, 0, 199, ANY, ANY) is None
     assert len(found(recent, 0, 200, ANY, ANY) or ()) == 1_000
+
+
+def test_the_sums_of_a_run_are_made_once_and_a_read_makes_those_of_at_most_the_least_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sized: Counter[int] = Counter()
+
+    def run_bytes_counted(run: Run) -> int:
+        sized[run.base_offset] += 1
+        return run_bytes(run)
+
+    monkeypatch.setattr(recent_runs, "run_bytes", run_bytes_counted)
+    recent = RecentRuns(1_000)
+    for base in range(LEAST_RUNS):
+        apply(recent, Changes(), {PLACE: [run_at(base, base + 1)]})
+    assert sized == Counter(range(LEAST_RUNS)), "only the bytes of all runs are counted"
+    for _ in range(2):
+        found(recent, 0, 0, ANY, ANY)
+        assert sized == Counter([*range(LEAST_RUNS)] * 2)
+    other = replace(run_at(0, 1), partition=1)
+    sized.clear()
+    for base in range(LEAST_RUNS + 1):
+        apply(recent, Changes(), {OTHER: [replace(run_at(base, base + 1), partition=1)]})
+    summed = sized.copy()
+    assert found(recent, 1, 0, 1, ANY) == [other] and summed == sized == Counter([*range(LEAST_RUNS + 1)] * 2)
 
 
 def test_runs_are_given_until_the_bytes_that_are_asked_for_are_reached() -> None:
