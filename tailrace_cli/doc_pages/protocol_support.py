@@ -129,7 +129,7 @@ Tools and their limits, with Kafka 4.3.1, most tested by `make compat`, the othe
 - CreateTopics and CreatePartitions do not look at the brokers of assignments. Unknown broker configs are refused; Kafka
   keeps them. The configs of a topic have at most 16 KiB, those of all topics 16 MiB; a number or a choice has at most
   100 characters.
-- `make differential` sends the same 3,500 requests to Kafka 4.3.1 and to Tailrace. All other differences that it
+- `make differential` sends the same 3,900 requests to Kafka 4.3.1 and to Tailrace. All other differences that it
   knows are in `tests/compat/differential/scripts/`, each with its reason.
 - OffsetCommit versions 2 to 4 may set a retention time; `sequencer.max_offsets_retention_ms` bounds it.
 - The APIs with which Kafka's brokers store the state of share groups (InitializeShareGroupState, ReadShareGroupState,

@@ -42,6 +42,7 @@ from tests.compat.differential.scripts import (
     no_auto_creation,
     producing,
     reading,
+    rights,
     security,
     share_groups,
     topics,
@@ -64,6 +65,7 @@ MODULES: dict[str, Scripts] = {
     "share_groups": share_groups.SCRIPTS,
     "open_security": security.OPEN,
     "security": security.SCRIPTS,
+    "rights": rights.SCRIPTS,
     "client_settings": client_settings.SCRIPTS,
 }
 
