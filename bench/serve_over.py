@@ -28,14 +28,15 @@ class NullStore(MemoryStore):
         await super().put(key, () if MIXED in f"/{key}" else parts, if_absent=if_absent)
 
 
-def open_null(url: str, *, clock: Clock) -> ObjectStore:
+def open_null(url: str, *, clock: Clock, repeats_requests: bool = True) -> ObjectStore:
     """Open a NullStore in place of the store at `url`."""
     return NullStore(clock)
 
 
-def open_modelled_s3(url: str, *, clock: Clock) -> ObjectStore:
+def open_modelled_s3(url: str, *, clock: Clock, repeats_requests: bool = True) -> ObjectStore:
     """Open the store at `url` with S3's latencies."""
-    return FaultyStore(open_store(url, clock=clock), SystemClock(), SystemEntropy(), S3_STANDARD)
+    inner = open_store(url, clock=clock, repeats_requests=repeats_requests)
+    return FaultyStore(inner, SystemClock(), SystemEntropy(), S3_STANDARD)
 
 
 STORES = {"null": open_null, "s3": open_modelled_s3}

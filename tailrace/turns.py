@@ -9,6 +9,7 @@ driver either lets other tasks run between steps (`in_turns`) or does not (`at_o
 from __future__ import annotations
 
 import asyncio
+import time  # noqa: TID251 - a pause of a thread, which no simulation has
 from collections.abc import AsyncIterator, Generator, Iterable, Sequence
 from typing import TypeAlias, TypeVar
 
@@ -16,6 +17,10 @@ T = TypeVar("T")
 
 Steps: TypeAlias = Generator[int, None, T]
 """Work that returns a T. Each `yield` says how much was done since the last one, in the unit of its driver's turns."""
+
+
+PAUSE_SECONDS = 0.0001
+"""Long enough for the event loop to wake up and take the interpreter."""
 
 
 class Turns:
@@ -61,6 +66,24 @@ class Turns:
         for some in in_parts(items, self._step):
             yield some
             await self.did(len(some))
+
+
+class ThreadTurns:
+    """For long work in another thread: lets the event loop have the interpreter after each `step` of work. By itself,
+    Python makes the loop wait for up to 5 ms (`sys.getswitchinterval`) each time that something wakes it."""
+
+    __slots__ = ("_left", "_step")
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+        self._left = step
+
+    def did(self) -> None:
+        """Count one piece of work, and pause if a step is full."""
+        self._left -= 1
+        if self._left <= 0:
+            self._left = self._step
+            time.sleep(PAUSE_SECONDS)
 
 
 def in_parts(items: Sequence[T], size: int) -> Iterable[Sequence[T]]:

@@ -22,11 +22,12 @@ from agent.gateway.body_memory import BodyCharge
 from agent.gateway.call import HttpCall
 from agent.gateway.errors import HttpRefusal, refusal_of
 from agent.gateway.event_text import HEARTBEAT, MAX_PARTITIONS, beginning, event, parse_event_id
-from agent.gateway.reading import PartitionRead, ReadOptions, offsets_at, read, shown
+from agent.gateway.reading import SHOWN_TOGETHER, PartitionRead, ReadOptions, offsets_at, read, shown
 from agent.gateway.responses import WRITTEN_TOGETHER_BYTES, ClientDisconnected, ResponseStream
 from agent.gateway.topics import topic_of
 from tailrace.background_tasks import cancel_and_wait
 from tailrace.kafka.error_codes import ErrorCode
+from tailrace.turns import Turns
 
 MAX_RECORDS = 10_000
 """The most records of one read."""
@@ -112,7 +113,8 @@ def _partitions(call: HttpCall, count: int) -> list[int]:
 
 
 class _Tail:
-    """One stream. `_offsets`: each partition's next offset; partitions that returned records move to the end."""
+    """One stream. `_offsets`: each partition's next offset; partitions that returned records move to the end.
+    `_unsent`: events, which are sent together."""
 
     def __init__(
         self, call: HttpCall, how: ReadOptions, offsets: dict[int, int], stream: ResponseStream
@@ -121,6 +123,7 @@ class _Tail:
         self._how = how
         self._offsets = offsets
         self._stream = stream
+        self._unsent = bytearray()
 
     async def run(self) -> None:
         """Send events until something ends the stream. Raises HttpRefusal, ClientDisconnected."""
@@ -148,6 +151,7 @@ class _Tail:
                 await self._send(part)
             else:
                 self._offsets[part.partition] = part.found.next_offset
+        await self._flush()
         return is_new
 
     async def _next(self, kept: BodyCharge) -> list[PartitionRead]:
@@ -176,16 +180,20 @@ class _Tail:
     async def _send(self, part: PartitionRead) -> None:
         self._call.parts.telemetry.records.labels("read").inc(len(part.found.records))
         self._offsets.pop(part.partition)
-        together = bytearray()
+        turns = Turns(SHOWN_TOGETHER)
         for record in shown(self._call, self._how, part):
             self._offsets[part.partition] = record.offset + 1
-            together += event("record", msgspec.json.encode(record), self._offsets)
-            if len(together) >= WRITTEN_TOGETHER_BYTES:
-                await self._stream.write(bytes(together))
-                together.clear()
-        if together:
-            await self._stream.write(bytes(together))
+            self._unsent += event("record", msgspec.json.encode(record), self._offsets)
+            if len(self._unsent) >= WRITTEN_TOGETHER_BYTES:
+                await self._flush()
+            if turns.fills():
+                await turns.give()
         self._offsets[part.partition] = part.found.next_offset
+
+    async def _flush(self) -> None:
+        if self._unsent:
+            await self._stream.write(bytes(self._unsent))
+            self._unsent.clear()
 
     async def _resume_at_first(self, partition: int) -> None:
         """Resume with the partition's first record, because the next ones were deleted. Raises HttpRefusal if there
@@ -200,4 +208,4 @@ class _Tail:
         self._offsets[partition] = end
         message = f"The records of partition {partition} from offset {before} to {end - 1} {why}."
         data = {"partition_id": partition, "from_offset": before, "to_offset": end, "message": message}
-        await self._stream.write(event("gap", msgspec.json.encode(data), self._offsets))
+        self._unsent += event("gap", msgspec.json.encode(data), self._offsets)

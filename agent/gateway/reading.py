@@ -21,15 +21,17 @@ from tailrace.batches.records import InvalidRecords
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tailrace.kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from tailrace.turns import Turns
+from tailrace.turns import ThreadTurns, Turns
 
 EARLIEST, LATEST = -2, -1
 _NAMED = {"earliest": EARLIEST, "latest": LATEST}
 FORMATS: Mapping[str, Format] = {"binary": "BINARY", "string": "STRING", "json": "JSON"}
 ISOLATION = {"read_committed": 1, "read_uncommitted": 0}
 MAX_RECORDS = 10_000
-SHOWN_TOGETHER = 500
+SHOWN_TOGETHER = 30
 """Records converted to JSON in one turn of the loop."""
+DECODED_TOGETHER = 50
+"""Records decoded in another thread before it lets the loop have the interpreter."""
 DEFAULT_RECORDS = 500
 MAX_WAIT_MS = 30_000
 NO_SESSION = -1
@@ -136,7 +138,7 @@ def _bytes_to_unpack(memory: BodyMemory, how: ReadOptions) -> int:
 
 def _decoded(response: FetchResponse, offsets: Mapping[int, int], budget: ReadBudget) -> list[PartitionRead]:
     check(response.error_code)
-    found = []
+    found, turns = [], ThreadTurns(DECODED_TOGETHER)
     for row in [row for part in response.responses for row in part.partitions]:
         if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             nothing = VisibleRecords([], offsets[row.partition_index])
@@ -145,7 +147,7 @@ def _decoded(response: FetchResponse, offsets: Mapping[int, int], budget: ReadBu
         check(row.error_code)
         data = memoryview(row.records or b"")  # type: ignore[arg-type]
         aborted = row.aborted_transactions or ()
-        part = visible(data, aborted, offsets[row.partition_index], budget)
+        part = visible(data, aborted, offsets[row.partition_index], budget, did=turns.did)
         found.append(PartitionRead(row.partition_index, part))
     return found
 

@@ -5,7 +5,7 @@ A producer counts as aborted from its first offset in the response's list until 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -61,11 +61,20 @@ class VisibleRecords:
     unreadable: str = ""
 
 
+def _nothing() -> None:
+    pass
+
+
 def visible(
-    data: Buffer, aborted: Sequence[AbortedTransaction], offset: int, budget: ReadBudget
+    data: Buffer,
+    aborted: Sequence[AbortedTransaction],
+    offset: int,
+    budget: ReadBudget,
+    *,
+    did: Callable[[], None] = _nothing,
 ) -> VisibleRecords:
-    """Return the records from `offset` on that fit, up to a batch that can't be read. Raises InvalidBatch,
-    InvalidRecords."""
+    """Return the records from `offset` on that fit, up to a batch that can't be read. `did` is called for each decoded
+    record. Raises InvalidBatch, InvalidRecords."""
     waiting = sorted(aborted, key=attrgetter("first_offset"), reverse=True)
     now_aborted: set[int] = set()
     records: list[Record] = []
@@ -80,6 +89,7 @@ def visible(
                 return VisibleRecords(records, max(offset, header.base_offset))
             try:
                 for record in iterate_records(batch, max_bytes=MAX_UNPACKED_BYTES):
+                    did()
                     if record.offset < offset:
                         continue
                     if size_in_memory(record) > budget.largest:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from bench.end_to_end import at
+from bench.peers import started
 from bench.serve_over import NullStore
-from bench.support.peer_cases import DAILY, KAFKA, PROGRAMS, WHOLE
+from bench.support.peer_cases import DAILY, KAFKA, NULL, PROGRAMS, S3, WHOLE
 from bench.support.peer_page import page, with_figures
 from tailrace.clock import SystemClock
 from tailrace.object_store.api import ObjectMissing
@@ -21,6 +24,12 @@ def test_a_case_is_distinct_and_runs_on_servers_that_can_be_started() -> None:
     told = [(case.kind, case.name) for case in WHOLE]
     assert len(set(told)) == len(told) and set(DAILY) < set(WHOLE)
     assert {server for case in WHOLE for server in case.servers} == {*PROGRAMS, KAFKA}
+
+
+@pytest.mark.parametrize("name", [NULL, S3])
+def test_a_server_over_a_store_of_the_bench_starts(name: str, tmp_path: Path) -> None:
+    with started(name, tmp_path) as server:
+        assert server.pid
 
 
 async def test_the_null_store_forgets_mixed_objects_alone() -> None:

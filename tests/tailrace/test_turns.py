@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from tailrace.turns import PacedStarts
+import pytest
+
+from tailrace.turns import PAUSE_SECONDS, PacedStarts, ThreadTurns
 
 
 def test_tasks_side_by_side_begin_once_the_work_before_them_has_had_its_turns() -> None:
@@ -26,3 +28,12 @@ def test_tasks_side_by_side_begin_once_the_work_before_them_has_had_its_turns() 
     assert small == [first] * 3, "together they fill one turn"
     assert large > first and after >= large + 5
     assert after <= last <= after + 1
+
+
+def test_work_in_another_thread_pauses_after_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("time.sleep", pauses.append)
+    turns = ThreadTurns(3)
+    for _ in range(8):
+        turns.did()
+    assert pauses == [PAUSE_SECONDS] * 2
