@@ -12,10 +12,11 @@ from agent.groups import coordinator
 from agent.produce import lanes
 from cache import framed, in_place, layout, mixed_reader
 from sequencer import bounds
-from sequencer.checkpoint import snapshot
+from sequencer.checkpoint import chain, snapshot
 from sequencer.engine import expiry, group_commit, group_deletion, row_lookup
 from sequencer.reading import positions, subscriptions, view
 from sequencer.reading import queries as reading
+from sequencer.recovery import recover
 from sequencer.rules import compaction, deleted_topics, garbage, retention_watch, sizes
 from sequencer.store import recent_rows
 from tests.simulation.scenario import FEW_BUFFERED, Scenario
@@ -66,6 +67,12 @@ SMALL_PIECES: tuple[tuple[ModuleType, str, object], ...] = (
 )
 """A few runs make a joined run, batches of two or three records are large, and a chunk remembers few runs."""
 
+SHORT_IDLENESS: tuple[tuple[ModuleType, str, object], ...] = (
+    (chain, "IDLE_INTERVAL_MS", 3_000),
+    (recover, "IDLE_INTERVAL_MS", 3_000),
+)
+"""In all histories: a recovery that waited for a minute would find the end of the leases that it should race with."""
+
 SMALL_BUFFERS: tuple[tuple[ModuleType, str, object], ...] = ((lanes, "MAX_BUFFERED_RECORDS", FEW_BUFFERED),)
 
 
@@ -76,6 +83,6 @@ def low_bounds(scenario: Scenario) -> Iterator[None]:
     pieces = SMALL_PIECES if scenario.rereads else ()
     buffers = SMALL_BUFFERS if scenario.reserves_few else ()
     with ExitStack() as stack:
-        for module, name, value in (*low, *pieces, *buffers):
+        for module, name, value in (*SHORT_IDLENESS, *low, *pieces, *buffers):
             stack.enter_context(mock.patch.object(module, name, value))
         yield

@@ -68,27 +68,24 @@ def holding_everything(count: int, partitions: int) -> ConsumerGroup:
     return group
 
 
-def turns_of(steps: Callable[[], Steps[Any]]) -> Any:
+async def turns_of(steps: Callable[[], Steps[Any]]) -> Any:
     """Do the work as the coordinator does. Raises HeldTooLong if one of its turns was long."""
 
     async def done() -> Any:
         return await in_turns(steps(), Turns(ASSIGNED_IN_A_TURN))
 
-    async def scenario() -> Any:
-        with measured_turns() as turns:
-            result = await asyncio.create_task(done())
-        turns.check(HELD_SECONDS)
-        return result
-
-    return asyncio.run(scenario())
+    with measured_turns() as turns:
+        result = await asyncio.create_task(done())
+    turns.check(HELD_SECONDS)
+    return result
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @least_of_three
-def test_a_member_that_held_all_partitions_leaves_in_short_turns(shape: tuple[int, int]) -> None:
+async def test_a_member_that_held_all_partitions_leaves_in_short_turns(shape: tuple[int, int]) -> None:
     group = holding_everything(*shape)
 
-    answer = turns_of(lambda: heartbeat(group, "a", LEAVES, instance_id="i"))
+    answer = await turns_of(lambda: heartbeat(group, "a", LEAVES, instance_id="i"))
 
     assert answer.code is ErrorCode.NONE and list(group.members) == ["b"]
     at_once(heartbeat(group, "b", group.members["b"].epoch))
@@ -97,11 +94,11 @@ def test_a_member_that_held_all_partitions_leaves_in_short_turns(shape: tuple[in
 
 @pytest.mark.parametrize("shape", SHAPES)
 @least_of_three
-def test_a_static_member_comes_back_under_another_id_in_short_turns(shape: tuple[int, int]) -> None:
+async def test_a_static_member_comes_back_under_another_id_in_short_turns(shape: tuple[int, int]) -> None:
     group = holding_everything(*shape)
     at_once(heartbeat(group, "a", LEAVES_FOR_NOW, instance_id="i"))
 
-    answer = turns_of(lambda: heartbeat(group, "a-2", JOINS, instance_id="i"))
+    answer = await turns_of(lambda: heartbeat(group, "a-2", JOINS, instance_id="i"))
 
     assert answer.code is ErrorCode.NONE and list(group.members) == ["a-2", "b"]
     half = shape[0] * shape[1] // 2
@@ -110,17 +107,17 @@ def test_a_static_member_comes_back_under_another_id_in_short_turns(shape: tuple
 
 @pytest.mark.parametrize("shape", SHAPES)
 @least_of_three
-def test_members_that_held_all_partitions_expire_in_short_turns(shape: tuple[int, int]) -> None:
+async def test_members_that_held_all_partitions_expire_in_short_turns(shape: tuple[int, int]) -> None:
     group = holding_everything(*shape)
 
-    turns_of(lambda: group.expire(group.session_seconds))
+    await turns_of(lambda: group.expire(group.session_seconds))
 
     assert not group.members and not group._holders
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @least_of_three
-def test_classic_members_that_wait_for_all_partitions_are_answered_in_short_turns(
+async def test_classic_members_that_wait_for_all_partitions_are_answered_in_short_turns(
     shape: tuple[int, int],
 ) -> None:
     group = holding_everything(*shape)
@@ -132,21 +129,21 @@ def test_classic_members_that_wait_for_all_partitions_are_answered_in_short_turn
     topics = group._known or {}
 
     asked = ("b", None, waiting.epoch)
-    code = turns_of(lambda: classic_members.heartbeat(group, 0.0, asked, topics))
+    code = await turns_of(lambda: classic_members.heartbeat(group, 0.0, asked, topics))
 
     assert code is ErrorCode.NONE, "nothing that it waits for is free"
-    assert turns_of(lambda: classic_members.leave(group, [("b", None)])) == [ErrorCode.NONE]
+    assert await turns_of(lambda: classic_members.leave(group, [("b", None)])) == [ErrorCode.NONE]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @least_of_three
-def test_a_group_that_holds_all_partitions_is_stored_and_restored_in_short_turns(
+async def test_a_group_that_holds_all_partitions_is_stored_and_restored_in_short_turns(
     shape: tuple[int, int],
 ) -> None:
     group = holding_everything(*shape)
 
-    row = turns_of(lambda: stored_consumer_group.stored(group))
-    restored = turns_of(lambda: stored_consumer_group.restored(row, 0.0, 45.0, 10, 1 << 20))
+    row = await turns_of(lambda: stored_consumer_group.stored(group))
+    restored = await turns_of(lambda: stored_consumer_group.restored(row, 0.0, 45.0, 10, 1 << 20))
 
     assert {name: each.assigned for name, each in restored.members.items()} == {
         name: each.assigned for name, each in group.members.items()
@@ -156,7 +153,7 @@ def test_a_group_that_holds_all_partitions_is_stored_and_restored_in_short_turns
 
 @pytest.mark.parametrize("shape", SHAPES)
 @least_of_three
-def test_a_group_changes_its_protocol_in_short_turns(shape: tuple[int, int]) -> None:
+async def test_a_group_changes_its_protocol_in_short_turns(shape: tuple[int, int]) -> None:
     topics = topics_of(*shape)
     subscription = ConsumerProtocolSubscription(sorted(topics))
     everything = [TopicPartition(name, list(range(shape[1]))) for name in topics]
@@ -172,16 +169,18 @@ def test_a_group_changes_its_protocol_in_short_turns(shape: tuple[int, int]) -> 
 
     classic.add(GroupMember("a", None, "c", "/h", 45.0, 60.0, joining(subscription).protocols, assignment))
 
-    group = turns_of(lambda: classic_members.upgraded(classic, ConsumerGroup("g"), 0.0, topics))
+    group = await turns_of(lambda: classic_members.upgraded(classic, ConsumerGroup("g"), 0.0, topics))
 
     at_once(heartbeat(group, "b", JOINS, topics=topics))
-    turns_of(lambda: classic_members.join(group, 0.0, joining(owning), topics))
+    await turns_of(lambda: classic_members.join(group, 0.0, joining(owning), topics))
     at_once(heartbeat(group, "b", LEAVES))
-    joined = turns_of(lambda: classic_members.join(group, 0.0, joining(subscription), topics))
+    joined = await turns_of(lambda: classic_members.join(group, 0.0, joining(subscription), topics))
     syncing = SyncRequest("a", None, joined.generation, "consumer", "range", [])
-    synced = turns_of(lambda: classic_members.sync(group, 0.0, syncing, topics))
+    synced = await turns_of(lambda: classic_members.sync(group, 0.0, syncing, topics))
     assert len(synced.assignment) > 4 * shape[0] * shape[1]
-    again = turns_of(lambda: classic_members.downgraded(group, Group("g", 0.0, generation=9), 0.0, topics))
+    again = await turns_of(
+        lambda: classic_members.downgraded(group, Group("g", 0.0, generation=9), 0.0, topics)
+    )
     assert again.members["a"].assignment == synced.assignment
 
 
@@ -201,7 +200,7 @@ def of_many_members(
 
 
 @least_of_three
-def test_10_000_members_of_which_each_reads_50_topics_are_served_in_short_turns() -> None:
+async def test_10_000_members_of_which_each_reads_50_topics_are_served_in_short_turns() -> None:
     topics = topics_of(500, 2)
     by_id = {known.topic.topic_id: known for known in topics.values()}
 
@@ -210,29 +209,29 @@ def test_10_000_members_of_which_each_reads_50_topics_are_served_in_short_turns(
 
     group = of_many_members(subscription_of, topics)
 
-    joined = turns_of(lambda: heartbeat(group, "last", JOINS, topics=topics, pattern="t9"))
-    row = turns_of(lambda: stored_consumer_group.stored(group))
-    turns_of(lambda: stored_consumer_group.restored(row, 0.0, 45.0, 10, 1 << 20))
-    described = turns_of(lambda: consumer_groups._description(group, by_id))
-    subscribed = turns_of(lambda: group.subscribed_topics(topics))
+    joined = await turns_of(lambda: heartbeat(group, "last", JOINS, topics=topics, pattern="t9"))
+    row = await turns_of(lambda: stored_consumer_group.stored(group))
+    await turns_of(lambda: stored_consumer_group.restored(row, 0.0, 45.0, 10, 1 << 20))
+    described = await turns_of(lambda: consumer_groups._description(group, by_id))
+    subscribed = await turns_of(lambda: group.subscribed_topics(topics))
 
     assert joined.code is ErrorCode.NONE and subscribed == topics.keys()
     places = [each for member in described.members for each in member.target_assignment.topic_partitions]
     assert sum(len(each.partitions) for each in places) == 1_000
-    turns_of(lambda: group.expire(group.session_seconds))
+    await turns_of(lambda: group.expire(group.session_seconds))
     assert not group.members
 
 
 @least_of_three
-def test_the_topics_of_10_000_members_with_patterns_are_found_in_short_turns() -> None:
+async def test_the_topics_of_10_000_members_with_patterns_are_found_in_short_turns() -> None:
     topics = topics_of(2_000, 1)
     group = of_many_members(lambda number: Subscription(pattern=f"t.{{1,{4 + number % 2}}}"), topics)
 
-    assert turns_of(lambda: group.subscribed_topics(topics)) == topics.keys()
+    assert await turns_of(lambda: group.subscribed_topics(topics)) == topics.keys()
 
 
 @least_of_three
-def test_instances_that_a_classic_group_does_not_know_leave_it_in_a_short_turn() -> None:
+async def test_instances_that_a_classic_group_does_not_know_leave_it_in_a_short_turn() -> None:
     group = Group("g", 0.0)
     for number in range(group.max_size):
         name = f"m{number}"
@@ -243,16 +242,16 @@ def test_instances_that_a_classic_group_does_not_know_leave_it_in_a_short_turn()
         yield 1
         return group.leave(0.0, leaving)
 
-    assert set(turns_of(leave)) == {ErrorCode.UNKNOWN_MEMBER_ID}
+    assert set(await turns_of(leave)) == {ErrorCode.UNKNOWN_MEMBER_ID}
     leaving = [("", f"i{number}") for number in range(group.max_size)]
-    assert set(turns_of(leave)) == {ErrorCode.NONE}
+    assert set(await turns_of(leave)) == {ErrorCode.NONE}
     assert not group.members and group.leader is None
 
 
 @pytest.mark.parametrize("differs", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 @least_of_three
-def test_members_share_all_partitions_in_short_turns(shape: tuple[int, int], differs: bool) -> None:
+async def test_members_share_all_partitions_in_short_turns(shape: tuple[int, int], differs: bool) -> None:
     group, topics = ShareGroup("g"), topics_of(*shape)
     by_id = {known.topic.topic_id: known for known in topics.values()}
     count = min(group.max_size, group.max_bytes // sum(map(len, topics)))
@@ -262,18 +261,19 @@ def test_members_share_all_partitions_in_short_turns(shape: tuple[int, int], dif
         group.members[name] = ShareMember(name, topics=frozenset(topics.keys() - {without}))
 
     joining = ShareHeartbeat("last", JOINS, topics=frozenset(topics))
-    assert turns_of(lambda: group.heartbeat(0.0, joining, topics)).code is ErrorCode.NONE
+    joined = await turns_of(lambda: group.heartbeat(0.0, joining, topics))
+    assert joined.code is ErrorCode.NONE
 
-    row = turns_of(lambda: stored_share_group.stored(group))
-    restored = turns_of(lambda: stored_share_group.restored(row, 0.0, 45.0, 200, 4 << 20))
-    described = turns_of(lambda: share_groups._description(group, by_id))
+    row = await turns_of(lambda: stored_share_group.stored(group))
+    restored = await turns_of(lambda: stored_share_group.restored(row, 0.0, 45.0, 200, 4 << 20))
+    described = await turns_of(lambda: share_groups._description(group, by_id))
     loads = [sum(map(len, member.assigned.values())) for member in restored.members.values()]
     assert sum(loads) == shape[0] * shape[1] and max(loads) <= sum(loads) // count + 100
     assert len(described.members) == count
 
 
 @least_of_three
-def test_members_that_name_very_many_topics_are_read_in_short_turns() -> None:
+async def test_members_that_name_very_many_topics_are_read_in_short_turns() -> None:
     topics = [f"{number:x}" for number in range(190_000)]
     before, now = (
         write_embedded(ConsumerProtocolSubscription(names), b"\0\1") for names in (topics, topics[::-1])
@@ -282,10 +282,10 @@ def test_members_that_name_very_many_topics_are_read_in_short_turns() -> None:
     group.add(GroupMember("a", "i", "c", "/h", 45.0, 60.0, [("range", before)]))
     joining = JoinRequest("", "i", "c", "/h", 45.0, 60.0, "consumer", [("range", now)], "a-2", False)
 
-    turns_of(lambda: group.join(0.0, 1, joining))
+    await turns_of(lambda: group.join(0.0, 1, joining))
 
     assert group.phase is GroupPhase.STABLE and list(group.members) == ["a-2"]
-    assert len(turns_of(group.subscribed_topics)) == len(topics)
+    assert len(await turns_of(group.subscribed_topics)) == len(topics)
     mixed = ConsumerGroup("g")
-    joined = turns_of(lambda: classic_members.join(mixed, 0.0, joining, {}))
+    joined = await turns_of(lambda: classic_members.join(mixed, 0.0, joining, {}))
     assert joined.code is ErrorCode.NONE
