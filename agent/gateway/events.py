@@ -22,12 +22,11 @@ from agent.gateway.body_memory import BodyCharge
 from agent.gateway.call import HttpCall
 from agent.gateway.errors import HttpRefusal, refusal_of
 from agent.gateway.event_text import HEARTBEAT, MAX_PARTITIONS, beginning, event, parse_event_id
-from agent.gateway.reading import SHOWN_TOGETHER, PartitionRead, ReadOptions, offsets_at, read, shown
+from agent.gateway.reading import PartitionRead, ReadOptions, offsets_at, read, shown
 from agent.gateway.responses import WRITTEN_TOGETHER_BYTES, ClientDisconnected, ResponseStream
 from agent.gateway.topics import topic_of
 from tailrace.background_tasks import cancel_and_wait
 from tailrace.kafka.error_codes import ErrorCode
-from tailrace.turns import Turns
 
 MAX_RECORDS = 10_000
 """The most records of one read."""
@@ -180,14 +179,11 @@ class _Tail:
     async def _send(self, part: PartitionRead) -> None:
         self._call.parts.telemetry.records.labels("read").inc(len(part.found.records))
         self._offsets.pop(part.partition)
-        turns = Turns(SHOWN_TOGETHER)
-        for record in shown(self._call, self._how, part):
+        async for record in shown(self._call, self._how, part):
             self._offsets[part.partition] = record.offset + 1
             self._unsent += event("record", msgspec.json.encode(record), self._offsets)
             if len(self._unsent) >= WRITTEN_TOGETHER_BYTES:
                 await self._flush()
-            if turns.fills():
-                await turns.give()
         self._offsets[part.partition] = part.found.next_offset
 
     async def _flush(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
@@ -152,10 +152,10 @@ def _decoded(response: FetchResponse, offsets: Mapping[int, int], budget: ReadBu
     return found
 
 
-def shown(call: HttpCall, how: ReadOptions, read: PartitionRead) -> Iterator[RecordRead]:
-    """Return the records in their JSON form."""
-    return (
-        record_read(
+async def shown(call: HttpCall, how: ReadOptions, read: PartitionRead) -> AsyncIterator[RecordRead]:
+    """Yield the records in their JSON form, some per turn of the loop."""
+    async for record in Turns(SHOWN_TOGETHER).over(read.found.records):
+        yield record_read(
             record,
             cluster_id=call.parts.cluster_id(),
             topic=call.name("topic_name"),
@@ -163,8 +163,6 @@ def shown(call: HttpCall, how: ReadOptions, read: PartitionRead) -> Iterator[Rec
             key=how.key,
             value=how.value,
         )
-        for record in read.found.records
-    )
 
 
 async def get_records(call: HttpCall) -> web.StreamResponse:
@@ -190,11 +188,6 @@ async def get_records(call: HttpCall) -> web.StreamResponse:
 async def _record_list(call: HttpCall, how: ReadOptions, part: PartitionRead) -> dict[str, object]:
     path = ("topics", call.name("topic_name"), "partitions", part.partition, "records")
     query: dict[str, object] = dict(call.request.query)
-    data, turns = [], Turns(SHOWN_TOGETHER)
-    for record in shown(call, how, part):
-        data.append(record)
-        if turns.fills():
-            await turns.give()
     return {
         "kind": "KafkaRecordList",
         "metadata": {
@@ -202,7 +195,7 @@ async def _record_list(call: HttpCall, how: ReadOptions, part: PartitionRead) ->
             "next": f"{call.url(*path)}?{urlencode(query | {'offset': part.found.next_offset})}",
         },
         "next_offset": part.found.next_offset,
-        "data": data,
+        "data": [record async for record in shown(call, how, part)],
     }
 
 

@@ -30,12 +30,12 @@ from sequencer.engine.silent_agents import SilentAgentsLog
 from sequencer.engine.term import Term
 from sequencer.methods import METHODS, Method, SequencerMethods
 from sequencer.observer import SequencerObserver, timed, timed_reads
-from sequencer.reading.journal import NOTHING_KNOWN, NUMBER, Journal, LastNumbers
+from sequencer.reading.journal import NOTHING_KNOWN, Journal, LastNumbers
 from sequencer.reading.view import CommitterView
 from sequencer.rules import leases, topics
 from sequencer.settings import SequencerSettings
 from sequencer.store.row_store import DatabaseIdentity, RowStore
-from sequencer.store.state import HotState
+from sequencer.store.state import JOURNAL_NUMBER, HotState
 from tailrace.background_tasks import cancel_and_wait, log_and_continue
 from tailrace.clock import Clock, Entropy, wait_for
 from tailrace.object_store.api import StoreError
@@ -291,7 +291,7 @@ class Committer(SequencerMethods):
     @property
     def journal_number(self) -> int:
         """The journal number that answers reflect."""
-        return self._view.state.counter(NUMBER)
+        return self._view.state.counter(JOURNAL_NUMBER)
 
     @property
     def epoch(self) -> int:
@@ -336,7 +336,7 @@ class Committer(SequencerMethods):
         self._check_not_older(loaded)
         journal = None
         if self._keeps_journal:
-            journal = Journal(await self._store.journal_sizes(), loaded.counter(NUMBER) + 1)
+            journal = Journal(await self._store.journal_sizes(), loaded.counter(JOURNAL_NUMBER) + 1)
         self._term.check()
         self._view.replace(loaded, self._term.epoch, journal)
 

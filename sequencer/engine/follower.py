@@ -28,7 +28,6 @@ from sequencer.engine.requests import QUERIES, QueryContext
 from sequencer.methods import AS_NEWEST, Method
 from sequencer.reading.journal import (
     NOTHING_KNOWN,
-    NUMBER,
     JournalGap,
     LastNumbers,
     changes_of,
@@ -39,7 +38,7 @@ from sequencer.reading.view import ReadView
 from sequencer.settings import SequencerSettings
 from sequencer.store.row_store import RowStore
 from sequencer.store.rows import Changes
-from sequencer.store.state import HotState
+from sequencer.store.state import JOURNAL_NUMBER, HotState
 from tailrace.background_tasks import cancel_and_wait, log_and_continue
 from tailrace.clock import Clock, wait_for
 from tailrace.turns import Turns, in_turns
@@ -97,7 +96,7 @@ class Follower:
     @property
     def number(self) -> int:
         """The journal number that the copy reflects; -1 without a copy."""
-        return -1 if self._shown is None else self._shown.state.counter(NUMBER)
+        return -1 if self._shown is None else self._shown.state.counter(JOURNAL_NUMBER)
 
     async def answer(self, method: Method, request: Value, seen: int) -> Value:
         """Answer a query at journal number `seen` or later.
@@ -237,7 +236,7 @@ class Follower:
         try:
             turns = Turns(DECODED_IN_A_TURN)
             while True:
-                rows = await self._store.journal_from(shown.state.counter(NUMBER), ROWS_AT_ONCE)
+                rows = await self._store.journal_from(shown.state.counter(JOURNAL_NUMBER), ROWS_AT_ONCE)
                 now = await self._store.identity()
                 if now != shown.identity:
                     raise IncarnationChanged(

@@ -29,9 +29,8 @@ from sequencer.store.rows import JOURNALED, Changes, CounterRow, JournalRow
 from sequencer.store.state import COMMIT_NUMBER, JOURNAL_NUMBER, HotState
 from tailrace.turns import Steps
 
-NUMBER = JOURNAL_NUMBER
 CHAIN = "journal_chain"
-"""The counters that record the journal's position."""
+"""This counter and `JOURNAL_NUMBER` record the journal's position."""
 MAX_ROWS = 10_000
 MAX_BYTES = 64 << 20
 """Bounds of the journal: a follower that misses more must load everything."""
@@ -52,7 +51,7 @@ class LastNumbers(NamedTuple):
     @classmethod
     def of(cls, state: HotState) -> LastNumbers:
         """Return the numbers of a state."""
-        return cls(state.counter(COMMIT_NUMBER), state.counter(NUMBER))
+        return cls(state.counter(COMMIT_NUMBER), state.counter(JOURNAL_NUMBER))
 
     def newest(self, other: LastNumbers) -> LastNumbers:
         """Return the larger number of each kind."""
@@ -89,9 +88,9 @@ class Journal:
 
     def add(self, draft: Draft) -> Steps[None]:
         """Add the draft's changes to the journal, and drop rows that are too old."""
-        self._settle(draft.durable.counter(NUMBER))
-        number = draft.durable.counter(NUMBER) + 1
-        draft.put(CounterRow(name=NUMBER, value=number))
+        self._settle(draft.durable.counter(JOURNAL_NUMBER))
+        number = draft.durable.counter(JOURNAL_NUMBER) + 1
+        draft.put(CounterRow(name=JOURNAL_NUMBER, value=number))
         tables = yield from encode_changes(draft.changes, _KINDS)
         changes = _encoder.encode(tables)
         chain = crc32c(changes, draft.durable.counter(CHAIN))
@@ -125,7 +124,7 @@ class Journal:
 
 def continuing(state: HotState, rows: Sequence[JournalRow]) -> Sequence[JournalRow]:
     """Return the journal rows after this copy, of rows that were read from its number on. Raises JournalGap."""
-    number, chain = state.counter(NUMBER), state.counter(CHAIN)
+    number, chain = state.counter(JOURNAL_NUMBER), state.counter(CHAIN)
     if number == 0 and rows and rows[0].number == 1:
         return rows
     if not rows or (rows[0].number, rows[0].chain) != (number, chain):
@@ -136,7 +135,7 @@ def continuing(state: HotState, rows: Sequence[JournalRow]) -> Sequence[JournalR
 
 def changes_of(row: JournalRow, state: HotState) -> Steps[Changes]:
     """Decode the changes of one journal row. Raises JournalGap if it is not the copy's next row."""
-    number, chain = state.counter(NUMBER) + 1, crc32c(row.changes, state.counter(CHAIN))
+    number, chain = state.counter(JOURNAL_NUMBER) + 1, crc32c(row.changes, state.counter(CHAIN))
     if (row.number, row.chain) != (number, chain):
         raise JournalGap(
             f"{row.number} of chain {row.chain:#010x} in the journal, {number} of chain {chain:#010x} would be next"

@@ -20,7 +20,8 @@ from tailrace.security.tls import PeerNameMismatch, Tls
 
 _log = structlog.get_logger(__name__)
 
-_HTTP_AS_LENGTH = int.from_bytes(b"HTTP", "big")
+HTTP_AS_SIZE = int.from_bytes(b"HTTP", "big")
+"""What the beginning of an HTTP message says as the size of a frame, RPC's or Kafka's."""
 STAGING_BYTES = 16 << 10
 """The size of a read while the length of the next frame is not known. Longer frames get a separate buffer."""
 WRITE_HIGH_BYTES = 4 << 20
@@ -286,7 +287,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
             if not SMALLEST_FRAME <= length <= limit:
                 self._violate(
                     "the peer speaks HTTP: give the address of its --rpc, not of its --http"
-                    if length == _HTTP_AS_LENGTH
+                    if length == HTTP_AS_SIZE
                     else f"a frame of {length} bytes was announced; {SMALLEST_FRAME} to {limit} are allowed"
                 )
                 return

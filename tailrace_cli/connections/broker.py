@@ -10,7 +10,6 @@ from tailrace_cli.errors import CommandFailed, WrongUsage
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 CLIENT_ID = "tailrace-cli"
 PATIENCE_SECONDS = 30.0
-HTTP_AS_SIZE = int.from_bytes(b"HTTP", "big")
 """The size of a Kafka response whose first bytes are those of an HTTP response."""
 
 

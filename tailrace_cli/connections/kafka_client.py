@@ -18,10 +18,9 @@ from tailrace.kafka.messages.find_coordinator import FindCoordinatorRequest
 from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tailrace.kafka.messages.sasl_authenticate import SaslAuthenticateRequest
 from tailrace.kafka.messages.sasl_handshake import SaslHandshakeRequest
-from tailrace.rpc.link import join_address
+from tailrace.rpc.link import HTTP_AS_SIZE, join_address
 from tailrace_cli.connections.broker import (
     CLIENT_ID,
-    HTTP_AS_SIZE,
     PATIENCE_SECONDS,
     no_broker,
     speaks_http,

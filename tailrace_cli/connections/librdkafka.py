@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from tailrace.rpc.link import HTTP_AS_SIZE
 from tailrace_cli.connections.broker import (
     CLIENT_ID,
-    HTTP_AS_SIZE,
     PATIENCE_SECONDS,
     check_utf8,
     no_broker,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
@@ -23,7 +21,7 @@ from tailrace.kafka.error_codes import ErrorCode
 from tailrace.rpc import CallFailed, CallTimedOut, NotConnected
 from tests.support.agents import settle
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS, opened
 
 
 def ring_of(*broker_ids: int) -> Ring:
@@ -115,19 +113,8 @@ class Pair:
         return [member.broker_id for member in self.ring.members]
 
 
-@asynccontextmanager
-async def opened_pair() -> AsyncIterator[Pair]:
-    pair = Pair()
-    await pair.open()
-    try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            yield pair
-    finally:
-        await pair.close()
-
-
 async def test_an_agent_that_falls_silent_is_out_of_the_ring_after_four_seconds() -> None:
-    async with opened_pair() as pair:
+    async with opened(Pair()) as pair:
         both = [pair.me.broker_id, pair.other.broker_id]
         await pair.advance(12, pair.me, pair.other)
         assert pair.members == both and pair.link.asked > 12
@@ -142,7 +129,7 @@ async def test_an_agent_that_falls_silent_is_out_of_the_ring_after_four_seconds(
 
 
 async def test_an_agent_that_the_sequencer_hears_stays_and_is_asked_less_often() -> None:
-    async with opened_pair() as pair:
+    async with opened(Pair()) as pair:
         pair.link.error = CallTimedOut("silent")
         await pair.advance(20, pair.me, pair.other)
         asked = pair.link.asked
@@ -164,13 +151,13 @@ async def test_an_agent_that_has_drained_is_no_reason_for_a_warning_and_one_that
 
     for scenario, levels in ((drained, []), (silent, ["warning"])):
         with capture_logs() as said:
-            async with opened_pair() as pair:
+            async with opened(Pair()) as pair:
                 await scenario(pair)
         assert [line["log_level"] for line in said] == levels
 
 
 async def test_an_agent_that_does_not_know_the_question_is_alive() -> None:
-    async with opened_pair() as pair:
+    async with opened(Pair()) as pair:
         pair.link.error = CallFailed("bad_request", "ping")
         await pair.advance(6, pair.me)
         assert pair.members == [pair.me.broker_id, pair.other.broker_id]

@@ -48,11 +48,11 @@ from sequencer.engine.committer import Committer
 from sequencer.engine.follower import Follower, FollowerBehind
 from sequencer.engine.requests import QUERIES
 from sequencer.methods import AS_NEWEST, AS_SEEN, METHODS
-from sequencer.reading.journal import CHAIN, NUMBER, Journal, JournalGap
+from sequencer.reading.journal import CHAIN, Journal, JournalGap
 from sequencer.store.draft import Draft
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import HOT, Changes, CounterRow, JournalRow, Row, TopicRow
-from sequencer.store.state import HotState
+from sequencer.store.state import JOURNAL_NUMBER, HotState
 from tailrace.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tailrace.turns import at_once
 from tests.support.clocks import ManualClock, SeededEntropy
@@ -131,7 +131,7 @@ async def test_taking_over_looks_at_the_end_of_the_journal_and_loads_nothing() -
         before = follower.number
         world.committer = world.another(2, follower)
         await world.committer.start()
-        assert world.store.loads == loads and before < world.committer._view.state.counter(NUMBER)
+        assert world.store.loads == loads and before < world.committer._view.state.counter(JOURNAL_NUMBER)
         assert world.committer._view.state.topic_named("last") is not None
         await world.create("later")
         loaded = await HotState.built(await world.store.load(), world.clock)
@@ -217,7 +217,7 @@ async def test_the_journal_is_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPat
         await world.create(*(f"t{number}" for number in range(30)))
         kept = await world.store.journal_from(0, 100)
         assert 0 < sum(len(row.changes) for row in kept) <= 3_000
-        assert kept[-1].number == world.committer._view.state.counter(NUMBER)
+        assert kept[-1].number == world.committer._view.state.counter(JOURNAL_NUMBER)
 
 
 async def test_the_journal_is_bounded_over_terms_of_which_each_writes_little(

@@ -12,7 +12,6 @@ from uuid import UUID
 from sequencer.api.commits import BatchStatus, ObjectKind
 from sequencer.api.reads import Run
 from sequencer.engine.follower import Follower
-from sequencer.reading.journal import NUMBER
 from sequencer.rules.deleted_topics import TOPIC_IN_ANY_KEY
 from sequencer.rules.levels import SMALL_BYTES
 from sequencer.store.row_store import RowStore
@@ -33,7 +32,7 @@ from sequencer.store.rows import (
     TopicRow,
     key_of,
 )
-from sequencer.store.state import COMMIT_NUMBER, METADATA_VERSION, RING_GENERATION
+from sequencer.store.state import COMMIT_NUMBER, JOURNAL_NUMBER, METADATA_VERSION, RING_GENERATION
 from sequencer.store.sums import statistics_of
 from tailrace.object_store.memory import MemoryStore
 
@@ -44,7 +43,7 @@ RESETTERS = "resetters"
 """A share group whose start is reset now and then."""
 STANDALONE = "standalone"
 """The group without members: no generation fences its commits, so a late commit moves its position back."""
-NEVER_FALL = (COMMIT_NUMBER, METADATA_VERSION, RING_GENERATION, NUMBER)
+NEVER_FALL = (COMMIT_NUMBER, METADATA_VERSION, RING_GENERATION, JOURNAL_NUMBER)
 
 
 class RowWatch:
@@ -204,7 +203,9 @@ async def faults_in_copy(follower: Follower, rows: RowStore) -> list[str]:
     loaded, others = await rows.load(), await looked_up(rows)
     while follower.state is not None:
         numbers = [
-            row.value for row in loaded[CounterRow] if isinstance(row, CounterRow) and row.name == NUMBER
+            row.value
+            for row in loaded[CounterRow]
+            if isinstance(row, CounterRow) and row.name == JOURNAL_NUMBER
         ]
         if follower.number >= max(numbers, default=0):
             break

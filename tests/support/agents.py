@@ -4,9 +4,9 @@ moves."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -61,7 +61,7 @@ from tailrace.kafka import decode_response, encode_request
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.faulty_store import FaultyStore
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.patience import opened
 
 ALONE = ZoneRing(Ring(1, []), "az-a", 1)
 PROMPT: dict[str, Any] = {
@@ -323,18 +323,11 @@ def batch(
     )
 
 
-@asynccontextmanager
-async def agent_bench(
+def agent_bench(
     sequencer_settings: SequencerSettings | None = None, **settings: Any
-) -> AsyncIterator[AgentBench]:
+) -> AbstractAsyncContextManager[AgentBench]:
     """Open a fresh bench; the default settings seal promptly."""
-    bench = AgentBench({**PROMPT, **settings}, sequencer_settings)
-    await bench.open()
-    try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            yield bench
-    finally:
-        await bench.close()
+    return opened(AgentBench({**PROMPT, **settings}, sequencer_settings))
 
 
 def codes(rows: Sequence[Any]) -> list[int]:

@@ -6,7 +6,7 @@ import asyncio
 import select
 import socket
 import tracemalloc
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -725,6 +725,18 @@ async def test_garbage_closes_its_connection_and_nothing_else() -> None:
             await asyncio.sleep(0)
 
 
+async def call_of(serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> None:
+    """Call a method of a server that speaks something else."""
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    client = RpcClient(TcpLink(address), clock=SystemClock(), entropy=SystemEntropy())
+    try:
+        await client.call("add", Number(1), Number, PATIENCE_SECONDS)
+    finally:
+        await client.close()
+        server.close()
+
+
 async def test_an_answer_that_is_no_answer_ends_the_connection() -> None:
     async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(10)
@@ -732,13 +744,8 @@ async def test_an_answer_that_is_no_answer_ends_the_connection() -> None:
         await reader.read()
         writer.close()
 
-    server = await asyncio.start_server(babble, "127.0.0.1", 0)
-    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    client = RpcClient(TcpLink(address), clock=SystemClock(), entropy=SystemEntropy())
     with pytest.raises(LinkDown, match="no header"):
-        await client.call("add", Number(1), Number, PATIENCE_SECONDS)
-    await client.close()
-    server.close()
+        await call_of(babble)
 
 
 async def test_the_address_of_an_http_server_is_named_as_such() -> None:
@@ -747,13 +754,8 @@ async def test_the_address_of_an_http_server_is_named_as_such() -> None:
         await reader.read()
         writer.close()
 
-    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
-    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    client = RpcClient(TcpLink(address), clock=SystemClock(), entropy=SystemEntropy())
     with pytest.raises(LinkDown, match="speaks HTTP: give the address of its --rpc, not of its --http"):
-        await client.call("add", Number(1), Number, PATIENCE_SECONDS)
-    await client.close()
-    server.close()
+        await call_of(refuse)
 
 
 @settings(deadline=None, max_examples=300, derandomize=True)

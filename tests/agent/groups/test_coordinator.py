@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -25,7 +23,7 @@ from tailrace.kafka.error_codes import ErrorCode
 from tailrace.turns import Steps
 from tests.agent.groups.test_classic_members import metadata
 from tests.support.coordinators import Coordinators
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.patience import opened
 from tests.support.turns import passes_of
 
 
@@ -56,19 +54,8 @@ def request(name: str, instance: str | None = None, member_id: str = "") -> Join
     return JoinRequest(member_id, instance, "c", "/h", 30.0, 30.0, "consumer", [("range", b"t")], name, False)
 
 
-@asynccontextmanager
-async def opened_bench() -> AsyncIterator[Bench]:
-    bench = Bench()
-    await bench.open()
-    try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            yield bench
-    finally:
-        await bench.close()
-
-
 async def test_a_take_over_keeps_generation_and_assignment() -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         answer = await bench.stable()
         with pytest.raises(GroupRefusal, match="NOT_COORDINATOR"):
             await bench.agents[1].heartbeat("g", "m", "i", answer.generation)
@@ -82,7 +69,7 @@ async def test_a_take_over_keeps_generation_and_assignment() -> None:
 
 
 async def test_members_that_one_step_answers_are_answered_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         monkeypatch.setattr(coordinator, "ANSWERS_IN_A_TURN", 1)
         await bench.member(0, "a")
         joining = [asyncio.create_task(bench.member(0, name)) for name in ("b", "c")]
@@ -96,7 +83,7 @@ async def test_members_that_one_step_answers_are_answered_in_turns(monkeypatch: 
 
 
 async def test_members_of_a_group_that_is_lost_are_refused_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         monkeypatch.setattr(coordinator, "ANSWERS_IN_A_TURN", 1)
         await bench.member(0, "a")
         joining = [asyncio.create_task(bench.member(0, name)) for name in "bcd"]
@@ -114,7 +101,7 @@ async def test_members_of_a_group_that_is_lost_are_refused_in_turns(monkeypatch:
 async def test_an_assignment_is_made_in_turns_and_not_stored_if_the_group_is_lost_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         names = [f"t{number}" for number in range(10)]
         for name in names:
             await bench.sequencer.create_topic(CreateTopic(name, 2, {}))
@@ -138,7 +125,7 @@ async def test_an_assignment_is_made_in_turns_and_not_stored_if_the_group_is_los
 async def test_a_group_is_loaded_and_stored_in_turns_and_not_stored_if_it_is_lost_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         names = [f"t{number}" for number in range(10)]
         for name in names:
             await bench.sequencer.create_topic(CreateTopic(name, 2, {}))
@@ -172,7 +159,7 @@ async def test_a_group_is_loaded_and_stored_in_turns_and_not_stored_if_it_is_los
 async def test_a_commit_is_taken_while_an_assignment_is_made_in_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         topic = await bench.sequencer.create_topic(CreateTopic("t", 100, {}))
         await bench.learn_topics()
         agent = bench.agents[0]
@@ -188,7 +175,7 @@ async def test_a_commit_is_taken_while_an_assignment_is_made_in_turns(
 async def test_a_group_that_is_lost_while_a_classic_member_joins_it_leaves_no_bytes_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         await bench.sequencer.create_topic(CreateTopic("events", 2, {}))
         await bench.learn_topics()
         agent = bench.agents[0]
@@ -207,7 +194,7 @@ async def test_a_group_that_is_lost_while_a_classic_member_joins_it_leaves_no_by
 async def test_a_classic_client_that_replaces_the_last_static_member_of_the_new_protocol_is_answered() -> (
     None
 ):
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         await bench.sequencer.create_topic(CreateTopic("events", 2, {}))
         await bench.learn_topics()
         agent = bench.agents[0]
@@ -228,7 +215,7 @@ async def test_a_classic_client_that_replaces_the_last_static_member_of_the_new_
 async def test_waiting_members_are_refused_once_the_group_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         monkeypatch.setattr(coordinator, "ANSWERS_IN_A_TURN", 1)
         await bench.member(0, "a")
         second, *_, last = [asyncio.create_task(bench.member(0, name)) for name in "bcdefgh"]
@@ -243,7 +230,7 @@ async def test_waiting_members_are_refused_once_the_group_is_lost(
 
 
 async def test_a_consumer_group_continues_at_another_agent_where_it_was() -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         await bench.sequencer.create_topic(CreateTopic("t", 2, {}))
         await bench.learn_topics()
         told = await bench.agents[0].consumer_heartbeat("g", joining("m"))
@@ -256,7 +243,7 @@ async def test_a_consumer_group_continues_at_another_agent_where_it_was() -> Non
 
 
 async def test_a_heartbeat_that_changes_nothing_is_not_stored() -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         told = await bench.agents[0].consumer_heartbeat("g", joining("m"))
         bench.sequencer.save_group = None  # type: ignore[method-assign, assignment]
 
@@ -266,7 +253,7 @@ async def test_a_heartbeat_that_changes_nothing_is_not_stored() -> None:
 
 
 async def test_a_commit_of_a_consumer_is_fenced_by_the_groups_epoch() -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         topic = await bench.sequencer.create_topic(CreateTopic("t", 2, {}))
         await bench.learn_topics()
         first = await bench.agents[0].consumer_heartbeat("g", joining("m-1"))
@@ -279,7 +266,7 @@ async def test_a_commit_of_a_consumer_is_fenced_by_the_groups_epoch() -> None:
 
 
 async def test_a_zombie_answers_nothing() -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         answer = await bench.stable()
         await bench.advance(2, 1)
         assert await bench.agents[0].heartbeat("g", "m", "i", answer.generation) is ErrorCode.NONE
@@ -295,7 +282,7 @@ async def test_a_zombie_answers_nothing() -> None:
 
 
 async def test_a_request_waits_for_a_renewal_that_comes_soon() -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         answer = await bench.stable()
         bench.clock.advance(2.9)
         asked = asyncio.create_task(bench.agents[0].heartbeat("g", "m", "i", answer.generation))
@@ -306,7 +293,7 @@ async def test_a_request_waits_for_a_renewal_that_comes_soon() -> None:
 
 
 async def test_a_join_that_waits_past_the_lease_is_not_answered_from_memory() -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         await bench.stable()
         waiting = asyncio.create_task(bench.member(0, "second"))
         await bench.advance(12, 1)
@@ -315,7 +302,7 @@ async def test_a_join_that_waits_past_the_lease_is_not_answered_from_memory() ->
 
 
 async def test_a_group_that_cannot_be_stored_is_released() -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
 
         async def away(request: SaveGroup) -> None:
             raise SequencerUnavailable("away")
@@ -329,7 +316,7 @@ async def test_a_group_that_cannot_be_stored_is_released() -> None:
 
 
 async def test_members_that_ended_while_their_group_could_not_be_stored_are_forgotten_later() -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         await bench.stable()
         real = bench.sequencer.save_group
 
@@ -347,7 +334,7 @@ async def test_members_that_ended_while_their_group_could_not_be_stored_are_forg
 
 
 async def test_members_of_a_new_group_whose_storing_was_not_answered_are_forgotten_later() -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         real = bench.sequencer.save_group
 
         async def unanswered(request: SaveGroup) -> Empty:
@@ -364,7 +351,7 @@ async def test_members_of_a_new_group_whose_storing_was_not_answered_are_forgott
 
 
 async def test_closing_waits_for_a_group_that_is_being_taken_up_again() -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         await bench.stable()
         save, load = bench.sequencer.save_group, bench.sequencer.load_group
 
@@ -392,7 +379,7 @@ async def test_closing_waits_for_a_group_that_is_being_taken_up_again() -> None:
 
 
 async def test_a_classic_group_stays_one_when_the_client_that_would_upgrade_it_is_refused() -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         agent = bench.agents[0]
         said = replace(request("m", None), protocols=[("range", metadata())])
         joined = await agent.join("g", said)
@@ -407,7 +394,7 @@ async def test_a_classic_group_stays_one_when_the_client_that_would_upgrade_it_i
 
 
 async def test_joins_beyond_the_bytes_of_all_groups_come_later_and_earlier_groups_continue() -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         agent = bench.agents[0]
         agent.bytes = GroupBytes(64 << 20)
 
@@ -444,7 +431,7 @@ async def test_joins_beyond_the_bytes_of_all_groups_come_later_and_earlier_group
 
 
 async def test_partitions_that_coordinators_assign_count_among_the_bytes_of_all_groups() -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         await bench.sequencer.create_topic(CreateTopic("t", 200, {}))
         await bench.learn_topics()
         agent = bench.agents[0]
@@ -464,7 +451,7 @@ async def test_partitions_that_coordinators_assign_count_among_the_bytes_of_all_
 
 
 async def test_a_replaced_static_member_is_stored_before_it_is_answered() -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         await bench.stable()
         again = await bench.member(0, "m2", "i")
         assert (again.generation, again.member_id) == (1, "m2")
@@ -475,7 +462,7 @@ async def test_a_replaced_static_member_is_stored_before_it_is_answered() -> Non
 
 
 async def test_offsets_come_from_members_or_from_outside_an_empty_group() -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         topic = await bench.sequencer.create_topic(CreateTopic("t", 1, {}))
         position = [OffsetPosition(topic.topic_id, 0, 5, -1, "")]
         await bench.agents[1].commit("g", "", None, -1, position)
@@ -490,7 +477,7 @@ async def test_offsets_come_from_members_or_from_outside_an_empty_group() -> Non
 
 
 async def test_a_consumer_that_assigns_partitions_itself_may_commit_under_its_instance_id() -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         topic = await bench.sequencer.create_topic(CreateTopic("t", 1, {}))
         position = [OffsetPosition(topic.topic_id, 0, 5, -1, "")]
         done = await bench.agents[0].commit("g", "", "i", -1, position)
@@ -501,7 +488,7 @@ async def test_a_consumer_that_assigns_partitions_itself_may_commit_under_its_in
 
 
 async def test_a_share_group_takes_no_positions() -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         topic = await bench.sequencer.create_topic(CreateTopic("t", 1, {}))
         await bench.agents[0].share_heartbeat("g", ShareHeartbeat("m", 0, topics=frozenset({"t"})))
         await bench.agents[0].share_heartbeat("g", ShareHeartbeat("m", -1))
@@ -510,7 +497,7 @@ async def test_a_share_group_takes_no_positions() -> None:
 
 
 async def test_a_silent_member_expires_and_the_empty_group_can_be_deleted() -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         await bench.stable()
         with pytest.raises(GroupRefusal, match="NON_EMPTY_GROUP"):
             await bench.agents[0].delete("g")
@@ -520,7 +507,7 @@ async def test_a_silent_member_expires_and_the_empty_group_can_be_deleted() -> N
 
 
 async def test_a_client_that_has_only_asked_for_an_id_does_not_keep_a_group_from_being_deleted() -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         topic = await bench.sequencer.create_topic(CreateTopic("t", 1, {}))
         await bench.agents[0].commit("g", "", None, -1, [OffsetPosition(topic.topic_id, 0, 5, -1, "")])
         asked = await bench.agents[0].join("g", replace(request("a"), requires_known_id=True))
@@ -531,7 +518,7 @@ async def test_a_client_that_has_only_asked_for_an_id_does_not_keep_a_group_from
 
 
 async def test_a_session_ends_when_its_time_is_over_and_not_at_some_tick_after_it() -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         await bench.stable()  # with a session of 30 s
         await bench.advance(29, 0)
         for seconds, phase in ((0.96875, GroupPhase.STABLE), (0.03125, None)):
@@ -545,7 +532,7 @@ async def test_a_session_ends_when_its_time_is_over_and_not_at_some_tick_after_i
 async def test_members_that_come_and_go_leave_no_deadlines_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinator, "MANY_DUE", 10)
 
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         agent = bench.agents[0]
         for number in range(50):
             await bench.member(0, f"m{number}", "i")
@@ -554,7 +541,7 @@ async def test_members_that_come_and_go_leave_no_deadlines_behind(monkeypatch: p
 
 
 async def test_closing_answers_who_waits() -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         await bench.stable()
         waiting = asyncio.create_task(bench.member(0, "second"))
         await bench.advance(1, 0)
@@ -563,7 +550,7 @@ async def test_closing_answers_who_waits() -> None:
 
 
 async def test_a_client_that_hangs_up_takes_no_one_elses_answer() -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         await bench.member(0, "a")
         gone = asyncio.create_task(bench.member(0, "b"))
         await bench.advance(1, 0)
@@ -573,7 +560,7 @@ async def test_a_client_that_hangs_up_takes_no_one_elses_answer() -> None:
 
 
 async def test_ids_of_members_that_never_join_count_until_their_sessions_are_over() -> None:
-    async with opened_bench() as bench:
+    async with opened(Bench()) as bench:
         agent = bench.agents[0]
         agent.bytes = GroupBytes(100 * PENDING_BYTES)
 
