@@ -67,11 +67,13 @@ SMALL_PIECES: tuple[tuple[ModuleType, str, object], ...] = (
 )
 """A few runs make a joined run, batches of two or three records are large, and a chunk remembers few runs."""
 
-SHORT_IDLENESS: tuple[tuple[ModuleType, str, object], ...] = (
+SHORT_WAITS: tuple[tuple[ModuleType, str, object], ...] = (
     (chain, "IDLE_INTERVAL_MS", 3_000),
     (recover, "IDLE_INTERVAL_MS", 3_000),
+    (retention_watch, "PUT_OFF_MS", 3_000),
 )
-"""In all histories: a recovery that waited for a minute would find the end of the leases that it should race with."""
+"""In all histories, seconds in place of a minute: a recovery should race with the end of the leases, and runs that
+could not be removed should be gone at the end."""
 
 SMALL_BUFFERS: tuple[tuple[ModuleType, str, object], ...] = ((lanes, "MAX_BUFFERED_RECORDS", FEW_BUFFERED),)
 
@@ -83,6 +85,6 @@ def low_bounds(scenario: Scenario) -> Iterator[None]:
     pieces = SMALL_PIECES if scenario.rereads else ()
     buffers = SMALL_BUFFERS if scenario.reserves_few else ()
     with ExitStack() as stack:
-        for module, name, value in (*SHORT_IDLENESS, *low, *pieces, *buffers):
+        for module, name, value in (*SHORT_WAITS, *low, *pieces, *buffers):
             stack.enter_context(mock.patch.object(module, name, value))
         yield
