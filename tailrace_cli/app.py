@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from tailrace.printable import printable
 from tailrace.settings import BadSettings
 from tailrace.telemetry.logs import name_process
 from tailrace_cli.command_group import group_of_commands, print_help_when_bare
@@ -130,7 +131,7 @@ def _message(error: typer.TyperException) -> str:
 
 def _print_error(line: str) -> None:
     shown = re.sub(r"[^\s'\"]{400,}", lambda word: f"{word[0][:100]}...({len(word[0])} characters)", line)
-    print(f"tailrace: {shown}", file=sys.stderr)
+    print(printable(f"tailrace: {shown}", keeps="\n"), file=sys.stderr)
 
 
 def _explain(error: Exception) -> str | None:

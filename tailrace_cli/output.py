@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from tailrace.printable import printable
+
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -59,5 +61,5 @@ def print_table(
         is_number = bool(cells) and all(isinstance(cell, int | float) for cell in cells)
         table.add_column(column, justify="right" if is_number else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
+        table.add_row(*(Text("-" if cell is None else printable(str(cell))) for cell in row))
     console.print(table)

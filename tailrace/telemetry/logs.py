@@ -18,6 +18,7 @@ from typing import Any, Literal, TextIO, cast
 import structlog
 
 from tailrace.clock import Clock, SystemClock
+from tailrace.printable import printable
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "json", "console"]
@@ -162,7 +163,10 @@ def configure_logging(
 def _rendered(*, is_console: bool, has_colors: bool) -> list[Processor]:
     """Return the processors that format an event as a line."""
     if is_console:
-        return [_prefix_with_process, structlog.dev.ConsoleRenderer(colors=has_colors)]
+        # structlog's default formatter shows the values of local variables, and with them passwords.
+        plain = structlog.dev.plain_traceback
+        renderer = structlog.dev.ConsoleRenderer(colors=has_colors, exception_formatter=plain)
+        return [structlog.processors.format_exc_info, _prefix_with_process, _escape, renderer]
     return [structlog.processors.format_exc_info, _order, structlog.processors.JSONRenderer(default=str)]
 
 
@@ -267,6 +271,13 @@ def _prefix_with_process(logger: Any, method: str, event: Event) -> Event:
     if name := event.pop("process", ""):
         event["event"] = f"{name}: {event.get('event', '')}"
     return event
+
+
+def _escape(logger: Any, method: str, event: Event) -> Event:
+    """Escape what a terminal would take as a command: names come from clients. JSON escapes it anyway."""
+    return {
+        key: printable(value, keeps="\n") if isinstance(value, str) else value for key, value in event.items()
+    }
 
 
 def _order(logger: Any, method: str, event: Event) -> Event:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tailrace.printable import printable
 from tailrace_cli.command_group import group_of_commands
 from tailrace_cli.connections.connecting import BootstrapFlag, ExecuteFlag, PartitionsFlag, ask_broker
 from tailrace_cli.errors import CommandFailed
@@ -64,7 +65,7 @@ def describe(group: Group, bootstrap: BootstrapFlag = None, as_json: JsonFlag = 
     if as_json:
         print_json(shown)
         return
-    print(f"{shown['group']}  {shown['kind']}  {shown['state']}  {shown['protocol']}")
+    print(printable(f"{shown['group']}  {shown['kind']}  {shown['state']}  {shown['protocol']}"))
     print_table(
         ("member", "instance", "client", "host", "assigned"),
         [

@@ -6,7 +6,7 @@ import errno
 import io
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +95,47 @@ def test_a_line_for_people_begins_so_too() -> None:
         structlog.reset_defaults()
         name_process(lambda: "")
     assert stream.getvalue().startswith("2023-11-14T22:13:20.000Z [warning  ] sequencer 10.0.0.1:9645: loud")
+
+
+def lines_for_people(write: Callable[[], None]) -> str:
+    """What `write` logs, as people see it on a terminal without colours."""
+    stream = io.StringIO()
+    configure_logging("info", "console", stream=stream, clock=ManualClock())
+    try:
+        write()
+    finally:
+        structlog.reset_defaults()
+    return stream.getvalue()
+
+
+def test_a_traceback_for_people_shows_no_values_of_variables() -> None:
+    def check_password(password: str) -> None:
+        raise ZeroDivisionError(f"a bug with {len(password)} characters")
+
+    def write() -> None:
+        try:
+            check_password("-".join(["open", "sesame"]))
+        except ZeroDivisionError as error:
+            structlog.get_logger("a.part").error("a login failed unexpectedly", exc_info=error)
+
+    shown = lines_for_people(write)
+    assert "in check_password" in shown and "ZeroDivisionError: a bug with 11 characters" in shown
+    assert "open-sesame" not in shown
+
+
+def test_names_from_clients_do_not_control_the_terminal_of_who_reads_the_log() -> None:
+    name = "x\x1b[2Jy\x9b31m\u202ez"
+
+    def write() -> None:
+        structlog.get_logger("tailrace.audit").warning("a login failed", user=name, peers=[name])
+        try:
+            raise ValueError(f"no such user: {name}")
+        except ValueError as error:
+            structlog.get_logger("a.part").error("failed", exc_info=error)
+
+    shown = lines_for_people(write)
+    assert not [character for character in shown if not character.isprintable() and character != "\n"]
+    assert shown.count(r"x\x1b[2Jy\x9b31m\u202ez") == 3
 
 
 def test_an_event_is_written_once_in_30_s_and_what_was_left_out_is_counted(written: Written) -> None:
