@@ -184,6 +184,7 @@ class PostgresDatabase:
             max_size=CONNECTIONS[lane],
             timeout=CONNECT_SECONDS,
             command_timeout=seconds,
+            init=_commit_durably,
             reset=_as_it_is,
             server_settings={
                 "application_name": f"tailrace-sequencer {lane}",
@@ -353,6 +354,14 @@ class PostgresDatabase:
     def _as_unavailable(self, error: BaseException) -> SequencerUnavailable:
         words = " ".join(str(error).split())  # a hint stands on a line of its own
         return SequencerUnavailable(f"{self._name}: {words or 'no answer in time'} ({type(error).__name__})")
+
+
+async def _commit_durably(connection: Any) -> None:
+    """Undo `synchronous_commit = off` of a server, database or role: its COMMIT is answered before it is on disk, so a
+    crash of the server would lose acknowledged batches and reuse a committer's epoch. Any other value stays."""
+    await connection.execute(
+        "select set_config('synchronous_commit', 'on', false) where current_setting('synchronous_commit') = 'off'"
+    )
 
 
 async def _as_it_is(connection: Any) -> None:

@@ -205,6 +205,26 @@ async def test_a_server_that_takes_no_writes_is_left_so_that_the_next_connection
     await store.close()
 
 
+@pytest.mark.parametrize(
+    ("of_the_database", "of_ours"), [("off", "on"), ("on", "on"), ("remote_apply", "remote_apply")]
+)
+async def test_a_commit_is_answered_once_it_is_on_disk_whatever_the_databases_default_is(
+    database: str, of_the_database: str, of_ours: str
+) -> None:
+    other = await connect(database)
+    name = sa.engine.make_url(database).database
+    await other.execute(f"alter database {name} set synchronous_commit = {of_the_database}")
+    store = store_at(database)
+    epoch = await become_committer(store)
+    setting = "select current_setting('synchronous_commit')"
+    for connections in (store._database, store._leases):
+        assert await connections.fetch(setting) == [(of_ours,)]
+    await store.write(changes(CounterRow("n", 1)), epoch)
+    assert await store._database.fetch(setting) == [(of_ours,)], "it lasts beyond a transaction"
+    await other.close()
+    await store.close()
+
+
 async def test_a_connection_is_given_back_without_a_round_trip_and_with_nothing_open(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
