@@ -107,9 +107,10 @@ class DeriveOrder(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def fingerprint(self) -> str:
-        """A digest of everything that the columns of a file depend on."""
-        depends_on = f"{self.encoding.kind}\n{self.encoding.columns}\n{self.columns}\n{self.replays}"
-        return blake2b(depends_on.encode(), digest_size=8).hexdigest()
+        """A digest of everything that the columns of a file depend on. A table that was dropped by hand and created
+        again may have other field ids in `schema`."""
+        depends_on = f"{self.encoding.kind}\n{self.encoding.columns}\n{self.columns}\n{self.replays}\n"
+        return blake2b(depends_on.encode() + self.schema, digest_size=8).hexdigest()
 
 
 class DeriveItem(msgspec.Struct, frozen=True, array_like=True):

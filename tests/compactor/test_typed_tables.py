@@ -153,6 +153,21 @@ async def test_a_table_changes_between_bytes_and_columns_and_ends_with_its_quara
         assert [file.key async for file in world.log.store.list("") if "/tables/" in file.key] == []
 
 
+async def test_a_table_that_was_dropped_by_hand_has_each_value_in_its_column_again(tmp_path: Path) -> None:
+    """The new table numbers its columns differently from the files that the old one left."""
+    async with opened(tmp_path, 1) as world:
+        typed = Typed(world)
+        for columns in ("s struct<x long>", "s struct<x long>, b long", "s struct<x long, y long>, b long"):
+            typed.encoding = ValueFormat("json", columns)
+            await typed.sync()
+        await typed.produce({"s": {"x": 1, "y": 2}, "b": 3})
+        await typed.round()
+        for _ in range(2):
+            assert typed.rows("s", "b") == [({"x": 1, "y": 2}, 3)]
+            open_catalog(world.catalog, str(world.root)).drop_table((NAMESPACE, "a"))
+            await typed.sync()
+
+
 async def test_no_rows_are_frozen_before_the_first_object(tmp_path: Path) -> None:
     async with opened(tmp_path, 1) as world:
         typed = Typed(world)
