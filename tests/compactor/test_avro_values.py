@@ -71,6 +71,32 @@ def test_a_record_with_references_has_typed_columns() -> None:
 
 
 @pytest.mark.parametrize(
+    ("unscaled", "seen"),
+    [
+        ((-125).to_bytes(400, "big", signed=True), Decimal("-1.25")),
+        ((10**38 - 1).to_bytes(17, "big", signed=True), Decimal("9" * 36 + ".99")),
+        (b"", Decimal("0.00")),
+        ((10**38).to_bytes(17, "big", signed=True), "a decimal of more than 38 digits"),
+        (b"\x7f" * 5_000, "a decimal of more than 38 digits"),
+    ],
+)
+def test_a_decimal_with_too_many_digits_is_never_converted_to_digits(
+    unscaled: bytes, seen: Decimal | str
+) -> None:
+    """That takes a time that grows with the square of its bytes: eight minutes for a megabyte."""
+    price = {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 2}
+    record: dict[str, Any] = {"type": "record", "name": "R", "fields": [{"name": "price", "type": price}]}
+    schema = RegisteredSchema(7, "avro", json.dumps(record))
+    record["fields"][0]["type"] = "bytes"
+    written = io.BytesIO()
+    fastavro.schemaless_writer(written, record, {"price": unscaled})
+    value = HEADER.pack(0, 7) + written.getvalue()
+    columns = avro_columns(schema)
+    found = fit(columns, AvroValues(columns, [schema]), pa.array([value], pa.binary()))
+    assert [*found.arrays[0].to_pylist(), *filter(None, found.reasons)] == [seen]
+
+
+@pytest.mark.parametrize(
     ("text", "reason"),
     [
         ('"string"', "of no record"),
