@@ -23,6 +23,7 @@ from tailrace.configs.columns import (
     Scalar,
     StructOf,
     TypedColumn,
+    caseless,
 )
 from tailrace.parquet_object.schema import SCHEMA
 
@@ -30,6 +31,11 @@ FieldOf = Callable[[int, TypedColumn], Callable[[Any], Any]]
 """Takes a column's number and the column. Returns a function that reads its field from a decoded struct, None if the
 struct has no such field."""
 
+TAKEN_NAMES = (
+    *SCHEMA.names,
+    *("_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"),
+)
+"""The columns of the log, and the names of Iceberg's metadata columns: Spark reads no table that has one of these."""
 _NOT_IN_NAMES = re.compile(r"\W")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SCALARS = {
@@ -48,22 +54,22 @@ _SCALARS = {
 def column_names(columns: Columns, taken: Iterable[str] = ()) -> list[str]:
     """Return the columns' names in a table. Engines compare names without case, and a dot means a nested field.
 
-    A name that a column of the log or an earlier field already has gets the prefix `value_`.
+    A name that is taken, or that an earlier field has, gets the prefix `value_`.
     """
-    used = {name.lower() for name in taken}
+    used = set(map(caseless, taken))
     names: list[str] = []
     for column in columns:
         name = _NOT_IN_NAMES.sub("_", column.name)
-        while name.lower() in used:
+        while caseless(name) in used:
             name = f"value_{name}"
-        used.add(name.lower())
+        used.add(caseless(name))
         names.append(name)
     return names
 
 
 def table_fields(columns: Columns) -> list[pa.Field]:
-    """Return the Arrow fields of the columns, whose names differ from those of the log's columns."""
-    return _fields(columns, SCHEMA.names)
+    """Return the Arrow fields of the columns, whose names differ from TAKEN_NAMES."""
+    return _fields(columns, TAKEN_NAMES)
 
 
 def _fields(columns: Columns, taken: Iterable[str] = ()) -> list[pa.Field]:

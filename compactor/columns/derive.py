@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from compactor.blocking_calls import Blocking, run_here
-from compactor.columns.arrays import column_names, table_fields
+from compactor.columns.arrays import TAKEN_NAMES, column_names, table_fields
 from compactor.columns.avro_values import AvroValues, avro_columns
 from compactor.columns.json_values import JsonValues, ValueUnfit, inferred
 from compactor.columns.protobuf_values import ProtobufValues, compiled, protobuf_columns, protobuf_key
@@ -41,7 +41,7 @@ from tailrace.configs.columns import Columns, columns_text, parse_columns, row_c
 from tailrace.grouping import in_groups
 from tailrace.object_store.api import ObjectExists, ObjectStore
 from tailrace.parquet_object.read import read_index
-from tailrace.parquet_object.schema import LOG_SCHEMA, SCHEMA, TIME_COLUMNS, within_microseconds
+from tailrace.parquet_object.schema import LOG_SCHEMA, TIME_COLUMNS, within_microseconds
 
 SAMPLED_ROWS = 10_000
 SAMPLED_BYTES = 16 << 20
@@ -320,7 +320,7 @@ class _OutputFiles:
         typed = parse_columns(order.columns) if order.columns else ()
         chosen = parse_columns(order.encoding.columns) if order.encoding.columns else typed
         chosen_names = {column.name for column in chosen}
-        named = list(zip(typed, column_names(typed, SCHEMA.names), strict=True))
+        named = list(zip(typed, column_names(typed, TAKEN_NAMES), strict=True))
         self._columns = tuple(column for column, _ in named if column.name in chosen_names)
         self._names = [name for column, name in named if column.name in chosen_names]
         self._decoder = _decoder_of(order, self._columns)

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compactor.columns.arrays import column_names
+from compactor.columns.arrays import TAKEN_NAMES, column_names
 from compactor.columns.plain_json import PlainJson, PlainValues
 from tailrace.buffers import Buffer
 from tailrace.configs.columns import (
@@ -35,11 +35,11 @@ from tailrace.configs.columns import (
     Scalar,
     StructOf,
     TypedColumn,
+    caseless,
     columns_text,
     element_cells,
     is_name,
 )
-from tailrace.parquet_object.schema import SCHEMA
 
 _BEYOND_FLOAT = (2 - 2**-24) * 2.0**127
 """The least number that is infinite as a 32-bit float."""
@@ -157,7 +157,7 @@ def inferred(values: Iterable[Buffer]) -> Columns:
             continue
         if isinstance(document, dict):
             sample.add(document)
-    return _columns(sample.fields, SCHEMA.names)
+    return _columns(sample.fields, TAKEN_NAMES)
 
 
 _Shape: TypeAlias = "Scalar | _ListShape | _Fields | None"
@@ -170,10 +170,10 @@ class _ListShape(NamedTuple):
 
 @dataclass(slots=True)
 class _Fields:
-    """The fields of an object. `lowered`: their names without case."""
+    """The fields of an object. `caseless`: their names without case."""
 
     shapes: dict[str, _Shape] = field(default_factory=dict)
-    lowered: set[str] = field(default_factory=set)
+    caseless: set[str] = field(default_factory=set)
 
 
 class _Sample:
@@ -190,9 +190,9 @@ class _Sample:
         shapes = fields.shapes
         for name, inner in value.items():
             if name not in shapes:
-                if not self._left or name.lower() in fields.lowered or not is_name(name):
+                if not self._left or caseless(name) in fields.caseless or not is_name(name):
                     continue
-                fields.lowered.add(name.lower())
+                fields.caseless.add(caseless(name))
                 self._left -= 1
                 shapes[name] = None
             shapes[name] = self._with(shapes[name], inner, depth + 1)

@@ -114,6 +114,11 @@ def is_name(text: str) -> bool:
     return 0 < len(text) <= MAX_NAME_CHARACTERS and _NOT_IN_NAMES.search(text) is None
 
 
+def caseless(name: str) -> str:
+    """Return the name without case, by the rules of Java's `equalsIgnoreCase`, where a Turkish i is an i."""
+    return name.upper().lower().replace("i\u0307", "i")
+
+
 def columns_text(columns: Columns) -> str:
     """Format columns as text that `parse_columns` reads."""
     return ", ".join(map(str, columns))
@@ -142,7 +147,7 @@ class _Reader:
 
     def columns(self, depth: int) -> Columns:
         found = self._separated(lambda: TypedColumn(self._name(), self._type(depth)))
-        names = {column.name.lower() for column in found}
+        names = {caseless(column.name) for column in found}
         if len(names) < len(found):
             raise InvalidColumns("a column is named twice; names may not differ in case alone")
         return tuple(found)

@@ -25,6 +25,7 @@ from compactor.columns.values import FittedValues, fit
 from tailrace.configs.columns import (
     MAX_COLUMNS,
     MAX_NAME_CHARACTERS,
+    InvalidColumns,
     Scalar,
     StructOf,
     TypedColumn,
@@ -33,6 +34,7 @@ from tailrace.configs.columns import (
 )
 from tailrace.parquet_object.schema import SCHEMA
 
+DOTLESS_I = "\u0131"
 WIDE = ", ".join(f"c{number} long" for number in range(998))
 
 
@@ -178,18 +180,18 @@ def test_the_columns_of_a_sample() -> None:
 class CountedName(str):
     """A field's name that counts how often it is compared without case."""
 
-    lowered = 0
+    compared = 0
 
-    def lower(self) -> str:
-        CountedName.lowered += 1
-        return super().lower()
+    def upper(self) -> str:
+        CountedName.compared += 1
+        return super().upper()
 
 
 def test_the_names_of_a_sample_are_compared_once_for_each_name_not_for_each_object() -> None:
     sample = json_values_module._Sample()
     fields = {CountedName(f"f{number}"): number for number in range(900)}
     sample.add({"list": [fields, *[{}] * 1_000], "more": [fields] * 1_000})
-    assert CountedName.lowered <= 10 * len(fields)
+    assert len(fields) <= CountedName.compared <= 10 * len(fields)
 
 
 @pytest.mark.parametrize("parts", [(), ("in",)])
@@ -238,14 +240,17 @@ def test_the_columns_of_one_value_are_text_and_a_schema(value: dict[str, Any]) -
 
 
 def test_names_of_columns_are_those_that_engines_can_tell_apart() -> None:
-    columns = tuple(TypedColumn(name, Scalar.INT) for name in ("offset", "a.b", "a b", "Value_offset", "id"))
-    assert column_names(columns, ["offset"]) == [
-        "value_offset",
-        "a_b",
-        "value_a_b",
-        "value_Value_offset",
-        "id",
-    ]
+    """Java, and so Spark, also compares the upper case of letters: a dotless i has the same as an i."""
+    names = ("offset", "a.b", "a b", "Value_offset", "id", f"{DOTLESS_I}d", "İd", "_Deleted")
+    columns = tuple(TypedColumn(name, Scalar.INT) for name in names)
+    assert [field.name for field in table_fields(columns)] == [
+        "value_offset", "a_b", "value_a_b", "value_Value_offset", "id", f"value_{DOTLESS_I}d", "value_value_İd",
+        "value__Deleted",
+    ]  # fmt: skip
+    assert column_names(columns[-1:]) == ["_Deleted"], "within a struct"
+    assert columns_text(inferred([f'{{"id": 1, "{DOTLESS_I}d": 2, "İD": 3}}'.encode()])) == "id long"
+    with pytest.raises(InvalidColumns, match="differ in case alone"):
+        parse_columns(f"id long, `{DOTLESS_I}d` long")
 
 
 @pytest.mark.parametrize(("max_bytes", "groups"), [(1, 7), (1 << 20, 1)])
