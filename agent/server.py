@@ -96,6 +96,8 @@ from tailrace.security.handshakes import Handshakes
 log = structlog.get_logger("agent.server")
 
 DECODING_THREADS = 2
+LOGIN_THREADS = 2
+"""Apart from those that decode, because clients can make decoding take long."""
 LISTEN_BACKLOG = 1024
 DRAIN_PART_SECONDS = 2.0
 """How long each part of a drain may take. Only answering the requests that were read has its own limit, `drain_ms`."""
@@ -184,6 +186,7 @@ class Agent:
         self._on_lost = on_lost
         self._instance = entropy.uuid()
         self._executor = ThreadPoolExecutor(DECODING_THREADS, thread_name_prefix="decode")
+        self._login_threads = ThreadPoolExecutor(LOGIN_THREADS, thread_name_prefix="login")
         self._budget = MemoryBudget(settings.memory_budget_bytes)
         self._fetch_memory = FetchMemory(settings.fetch_memory_bytes, clock)
         self._answer_memory = AnswerMemory(settings.memory_budget_bytes, clock)
@@ -446,12 +449,14 @@ class Agent:
         clients = self._options.clients
         settings = clients.settings
         if settings.oauth_jwks:
-            self._token_check = TokenCheck(settings, self._clock, self._executor)
+            self._token_check = TokenCheck(settings, self._clock, self._login_threads)
         shared = (clients.token_secret.encode(), *self._options.rpc.secrets)
         logins = Logins(
-            users=Users(self.catalog, self._clock, self._executor, decoy_key(shared, self._entropy)),
+            users=Users(self.catalog, self._clock, self._login_threads, decoy_key(shared, self._entropy)),
             tokens=self._token_check,
-            delegation_tokens=TokenLogins(self._sequencer, clients.token_secret, self._clock, self._executor)
+            delegation_tokens=TokenLogins(
+                self._sequencer, clients.token_secret, self._clock, self._login_threads
+            )
             if clients.token_secret
             else None,
             limits=ConnectionLimits(settings, self._clock.monotonic),
@@ -756,4 +761,5 @@ class Agent:
             await self._peer_server.close(grace_s=PEER_GRACE_SECONDS)
         await self._peers.close()
         await self.cache.close()
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._executor, self._login_threads):
+            threads.shutdown(wait=False, cancel_futures=True)

@@ -22,10 +22,11 @@ from cache.chunk_cache import ChunkCache
 from cache.eviction import S3Fifo
 from cache.observer import CacheObserver
 from cache.read_ahead import ReadAhead
+from cache.record_times import OffsetAndTimestamp, first_reaching
 from cache.single_flight import SingleFlight
 from sequencer.api.reads import Run
 from tailrace.batches.record_batch import InvalidBatch, patch_base_offset_and_epoch
-from tailrace.batches.records import InvalidRecords, Record, decode_records
+from tailrace.batches.records import InvalidRecords
 from tailrace.buffers import Buffer
 from tailrace.ids import TopicPartition
 from tailrace.parquet_object.header import InvalidParquetObject
@@ -128,9 +129,12 @@ class ParquetReader:
             self._read_ahead(run, groups[position + 1 :])
             yield await self._part(run, index, group, leader_epoch)
 
-    async def find_timestamp(self, run: Run, timestamp: int, from_offset: int) -> tuple[int, int] | None:
-        """Return offset and timestamp of the first record at or after both `from_offset` and `timestamp`."""
+    async def find_timestamp(self, run: Run, timestamp: int, from_offset: int) -> OffsetAndTimestamp | None:
+        """Return the first record at or after both `from_offset` and `timestamp`."""
         index = await self._index(run)
+        find = partial(
+            first_reaching, timestamp=timestamp, from_offset=from_offset, end_offset=run.end_offset
+        )
         for group in index.row_groups_for(run.topic_id, run.partition, from_offset):
             held = index.header.row_groups[group.number]
             batches = range(held.first_batch, held.first_batch + held.batch_count)
@@ -140,9 +144,9 @@ class ParquetReader:
             for batch in range(bisect_right(part.end_offsets, from_offset), len(part.end_offsets)):
                 if part.max_timestamps[batch] < timestamp:
                     continue
-                for record in await self._decode_records(run, part.view(batch, batch + 1)):
-                    if record.timestamp >= timestamp and from_offset <= record.offset < run.end_offset:
-                        return record.offset, record.timestamp
+                found = await self._found_in(run, part.view(batch, batch + 1), find)
+                if found is not None:
+                    return found
         return None
 
     async def close(self) -> None:
@@ -256,10 +260,12 @@ class ParquetReader:
         self._observer.batch_corrupt(run.key, start, end - start, is_repaired=True)
         return sound
 
-    async def _decode_records(self, run: Run, batch: memoryview) -> list[Record]:
+    async def _found_in(
+        self, run: Run, batch: memoryview, find: Callable[[Buffer], OffsetAndTimestamp | None]
+    ) -> OffsetAndTimestamp | None:
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._executor, decode_records, batch)
+            return await loop.run_in_executor(self._executor, find, batch)
         except (InvalidRecords, InvalidBatch) as error:
             raise ObjectCorrupt(run.key, run.start, run.length, str(error)) from error
 

@@ -15,9 +15,9 @@ The CRC of every batch is checked before it is sent, except for batches that thi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from functools import partial
 
 from cache.chunk import ChunkRef
 from cache.chunk_cache import ChunkCache
@@ -26,20 +26,13 @@ from cache.observer import CacheObserver
 from cache.parquet_reader import ParquetReader
 from cache.read_ahead import Find, ReadAhead
 from cache.read_batches import ReadBatches, ReadRequest
+from cache.record_times import OffsetAndTimestamp, first_reaching, latest
 from sequencer.api.commits import BatchStatus, ObjectKind
 from sequencer.api.reads import Run, RunBatch
 from tailrace.batches.record_batch import framed, hole_batch
-from tailrace.batches.records import InvalidRecords, Record, decode_records
+from tailrace.batches.records import InvalidRecords
 from tailrace.clock import Clock
 from tailrace.object_store.api import StoreError
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetAndTimestamp:
-    """The offset and timestamp of a record that was found by time."""
-
-    offset: int
-    timestamp: int
 
 
 class BatchReader:
@@ -140,14 +133,16 @@ class BatchReader:
         if run.kind == ObjectKind.MARKERS:
             return None
         if run.kind == ObjectKind.PARQUET:
-            first = await self._parquet.find_timestamp(run, timestamp, from_offset)
-            return None if first is None else OffsetAndTimestamp(*first)
+            return await self._parquet.find_timestamp(run, timestamp, from_offset)
+        find = partial(
+            first_reaching, timestamp=timestamp, from_offset=from_offset, end_offset=run.end_offset
+        )
         for start, batch in _stored_from(run, from_offset):
             if batch.max_timestamp >= timestamp:
                 data = await self._mixed.batch_at(run, start, batch.length)
-                for record in await self._readable(data, batch.base_offset):
-                    if record.timestamp >= timestamp and record.offset >= from_offset:
-                        return OffsetAndTimestamp(record.offset, record.timestamp)
+                found = await self._found_in(data, batch.base_offset, find)
+                if found is not None:
+                    return found
         return None
 
     async def find_latest(self, run: Run, from_offset: int) -> OffsetAndTimestamp | None:
@@ -160,28 +155,27 @@ class BatchReader:
             return None
         if run.kind == ObjectKind.PARQUET:
             return await self._latest_by_halves(run, from_offset)
-        latest: OffsetAndTimestamp | None = None
+        best: OffsetAndTimestamp | None = None
+        find = partial(latest, from_offset=from_offset)
         for start, batch in _stored_from(run, from_offset):
-            if latest is None or batch.max_timestamp > latest.timestamp:
+            if best is None or batch.max_timestamp > best.timestamp:
                 data = await self._mixed.batch_at(run, start, batch.length)
-                for record in await self._readable(data, batch.base_offset):
-                    if record.offset >= from_offset and (
-                        latest is None or record.timestamp > latest.timestamp
-                    ):
-                        latest = OffsetAndTimestamp(record.offset, record.timestamp)
-        return latest
+                found = await self._found_in(data, batch.base_offset, find)
+                if found is not None and (best is None or found.timestamp > best.timestamp):
+                    best = found
+        return best
 
     async def _latest_by_halves(self, run: Run, from_offset: int) -> OffsetAndTimestamp | None:
         """`find_latest` for a Parquet run: bisect the timestamp with at most 63 look-ups through the run's index."""
-        latest, low, high = None, 0, run.max_timestamp + 1
+        best, low, high = None, 0, run.max_timestamp + 1
         while low < high:
             middle = (low + high) // 2
             record = await self.find_timestamp(run, middle, from_offset)
             if record is None:
                 high = middle
             else:
-                latest, low = record, record.timestamp + 1
-        return latest
+                best, low = record, record.timestamp + 1
+        return best
 
     async def close(self) -> None:
         """Cancel and await the requests in progress. Close the reader before its cache."""
@@ -209,14 +203,16 @@ class BatchReader:
             raise
         out.end_offset = max(out.end_offset, limit)
 
-    async def _readable(self, batch: memoryview, base_offset: int) -> list[Record]:
-        """Return the batch's records; none if they can't be decoded. Batches are stored as producers sent them, and a
-        bad batch must not make a look-up fail for everybody."""
+    async def _found_in(
+        self, batch: memoryview, base_offset: int, find: Callable[[bytes], OffsetAndTimestamp | None]
+    ) -> OffsetAndTimestamp | None:
+        """Return what `find` finds in the batch; None if its records can't be decoded. Batches are stored as producers
+        sent them, and a bad batch must not make a look-up fail for everybody."""
         patched = b"".join(framed(batch, base_offset, 0))
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, decode_records, patched)
+            return await asyncio.get_running_loop().run_in_executor(self._executor, find, patched)
         except InvalidRecords:
-            return []
+            return None
 
     def _chunks_ahead(self, run: Run, offset: int) -> list[ChunkRef]:
         """Return the chunks of an old run from `offset` on; of a Parquet object only those of its index, which leads to

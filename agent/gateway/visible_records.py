@@ -9,13 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
+from tailrace.batches.compression import MAX_LOOKED_INTO_BYTES
 from tailrace.batches.record_batch import MarkerKind, split
 from tailrace.batches.records import InvalidRecords, Record, decode_records, iterate_records
 from tailrace.buffers import Buffer
 from tailrace.kafka.messages.fetch import AbortedTransaction
 
-MAX_UNPACKED_BYTES = 64 << 20
-"""The most bytes to which one batch may decompress. A larger batch can't be read over HTTP."""
 RECORD_BYTES = 256
 """The cost of a record in addition to its bytes, and of each header."""
 
@@ -28,7 +27,7 @@ class ReadBudget:
 
     records: int
     bytes: int
-    largest: int = MAX_UNPACKED_BYTES
+    largest: int = MAX_LOOKED_INTO_BYTES
     used: int = 0
     is_full: bool = False
 
@@ -88,7 +87,7 @@ def visible(
             if budget.is_full:
                 return VisibleRecords(records, max(offset, header.base_offset))
             try:
-                for record in iterate_records(batch, max_bytes=MAX_UNPACKED_BYTES):
+                for record in iterate_records(batch, max_bytes=MAX_LOOKED_INTO_BYTES):
                     did()
                     if record.offset < offset:
                         continue

@@ -23,20 +23,20 @@ from agent.handlers.fetch import fill
 from agent.produce.own_records import is_written, size_of
 from agent.services import Services
 from sequencer.api.share_groups import AcquiredRecords, ShareRequest, ShareWork
+from tailrace.batches.compression import MAX_LOOKED_INTO_BYTES
 from tailrace.batches.record_batch import InvalidBatch, split
-from tailrace.batches.records import InvalidRecords, NewRecord, Record, iterate_records
+from tailrace.batches.records import LOOKED_AT_TOGETHER, InvalidRecords, NewRecord, Record, iterate_records
 from tailrace.configs.broker_config import DEAD_LETTER_PREFIX
 from tailrace.configs.group_config import DEAD_LETTER_COPY, DEAD_LETTER_TOPIC
 from tailrace.configs.topic_config import DEAD_LETTERS_ENABLE, effective
 from tailrace.kafka.messages.fetch import FetchRequest, PartitionData
 from tailrace.tenants import local_name, stored_in_same_tenant
+from tailrace.turns import ThreadTurns
 
 log = structlog.get_logger("agent.share")
 
 MAX_COPIED_BYTES = 4 << 20
 """Bytes of one read, and of contents copied at a time. A single record that was read whole may be larger."""
-MAX_UNPACKED_BYTES = 64 << 20
-"""The most bytes to which a batch may decompress. The contents of a larger one are not copied."""
 MAX_RECORDS = 500
 """The most dead letters written at a time."""
 REJECTED = "Offset rejected by client."
@@ -164,11 +164,15 @@ def copied(data: bytes, first: int, end: int) -> tuple[dict[int, Content], int]:
 
 def _readable(data: bytes) -> Iterator[Record]:
     """Yield the records of these batches. Skip what can't be read of a batch."""
+    turns = ThreadTurns(LOOKED_AT_TOGETHER)
     with suppress(InvalidBatch):
         for header, batch in split(memoryview(data)):
             with suppress(InvalidRecords):
-                if not header.is_control:
-                    yield from iterate_records(batch, max_bytes=MAX_UNPACKED_BYTES)
+                for record in (
+                    () if header.is_control else iterate_records(batch, max_bytes=MAX_LOOKED_INTO_BYTES)
+                ):
+                    turns.did()
+                    yield record
 
 
 async def _write(

@@ -17,7 +17,7 @@ import msgspec
 
 from agent.errors import EXPECTED, PARTITION_CODES, code_of
 from agent.services import RequestContext, Services
-from cache.reader import OffsetAndTimestamp
+from cache.record_times import OffsetAndTimestamp
 from sequencer.api.reads import (
     EpochQuery,
     EpochRequest,

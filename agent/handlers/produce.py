@@ -29,6 +29,7 @@ from agent.services import MUST_WAIT, Deferred, LongAnswer, MustWait, RequestCon
 from sequencer.api.commits import ANY_TRANSACTION, BatchError
 from sequencer.api.errors import SequencerError
 from sequencer.api.transactions import CurrentTransactionQuery
+from tailrace.batches.compression import MAX_LOOKED_INTO_BYTES
 from tailrace.batches.mixed_object import BatchCoordinates, coordinates
 from tailrace.batches.produced_batch import plain_batch
 from tailrace.batches.record_batch import (
@@ -41,7 +42,7 @@ from tailrace.batches.record_batch import (
     validate_produced,
     with_log_append_time,
 )
-from tailrace.batches.records import InvalidRecords, keyless_records
+from tailrace.batches.records import LOOKED_AT_TOGETHER, InvalidRecords, keyless_records
 from tailrace.buffers import Buffer
 from tailrace.configs.topic_config import Flush, Latency, TopicSettings
 from tailrace.ids import TopicPartition
@@ -55,7 +56,7 @@ from tailrace.kafka.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from tailrace.turns import Steps, Turns, at_once, in_parts, in_turns
+from tailrace.turns import Steps, ThreadTurns, Turns, at_once, in_parts, in_turns
 
 _STORED = BatchError.NONE
 _DUPLICATE = BatchError.DUPLICATE
@@ -67,8 +68,6 @@ FIRST_ZSTD_VERSION = 7
 """Before this version Kafka refuses zstd batches: consumers as old as the producer may be unable to read them."""
 PARTITIONS_IN_A_TURN = 1_000
 """Partitions whose batches are checked in one turn of the loop, when a request has to wait anyway."""
-MAX_LOOKED_INTO = 64 << 20
-"""The most bytes to which one batch of a compacted topic may decompress."""
 MAX_RECORD_ERRORS = 100
 FIRST_VERSION_OF_TRANSACTIONS_2 = 12
 """From this version on the first batch begins a transaction, and every end bumps the epoch (KIP-890)."""
@@ -327,25 +326,26 @@ async def _not_refused(accepted: list[_Accepted]) -> list[_Accepted]:
 async def _refuse_if_keyless(services: Services, batch: _Accepted) -> None:
     loop = asyncio.get_running_loop()
     try:
-        indexes = await loop.run_in_executor(services.decoding, _keyless, batch.data)
+        count, indexes = await loop.run_in_executor(services.decoding, _keyless, batch.data)
     except InvalidRecords as error:
         _refuse(services, batch.row, ErrorCode.INVALID_RECORD, str(error))
         return
-    if indexes:
-        _refuse_keyless(services, batch, indexes)
+    if count:
+        _refuse_keyless(services, batch, count, indexes)
 
 
-def _keyless(batch: Buffer) -> list[int]:
-    return keyless_records(batch, max_bytes=MAX_LOOKED_INTO)
+def _keyless(batch: Buffer) -> tuple[int, list[int]]:
+    turns = ThreadTurns(LOOKED_AT_TOGETHER)
+    return keyless_records(batch, most=MAX_RECORD_ERRORS, max_bytes=MAX_LOOKED_INTO_BYTES, did=turns.did)
 
 
-def _refuse_keyless(services: Services, batch: _Accepted, indexes: list[int]) -> None:
-    """Refuse a batch whose records at these indexes have no key."""
+def _refuse_keyless(services: Services, batch: _Accepted, count: int, indexes: list[int]) -> None:
+    """Refuse a batch in which `count` records have no key, first those at these indexes."""
     _refuse(services, batch.row, ErrorCode.INVALID_RECORD, "")
-    batch.row.error_message = f"{len(indexes)} records have no key, which a compacted topic needs"
+    batch.row.error_message = f"{count} records have no key, which a compacted topic needs"
     batch.row.record_errors = [
         BatchIndexAndErrorMessage(index, f"topic {batch.topic_name} is compacted: the record needs a key")
-        for index in indexes[:MAX_RECORD_ERRORS]
+        for index in indexes
     ]
 
 

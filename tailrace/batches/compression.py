@@ -7,6 +7,7 @@ refuses linked blocks, so this module does not write them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 
 import cramjam
@@ -16,6 +17,9 @@ from tailrace.buffers import Buffer
 
 MAX_UNPACKED_BYTES = 512 << 20
 """Default bound on the decompressed records of one batch. Kafka has no such bound."""
+
+MAX_LOOKED_INTO_BYTES = 64 << 20
+"""The most bytes to which a batch may decompress for an agent to look into it."""
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -127,8 +131,11 @@ def _zstd_content_size(view: memoryview) -> int:
 
 def _from_snappy(view: memoryview, max_bytes: int) -> memoryview:
     if view[:8] != _XERIAL_MAGIC:
-        return _raw_snappy([view], max_bytes)
-    blocks: list[memoryview] = []
+        return _raw_snappy(lambda: (view,), max_bytes)
+    return _raw_snappy(lambda: _xerial_blocks(view), max_bytes)
+
+
+def _xerial_blocks(view: memoryview) -> Iterator[memoryview]:
     position = 16
     while position < len(view):
         if position + 4 > len(view):
@@ -139,23 +146,25 @@ def _from_snappy(view: memoryview, max_bytes: int) -> memoryview:
         position += 4
         if length < 0 or position + length > len(view):
             raise CannotUnpack(f"snappy: a block of {length} bytes, {len(view) - position} are left")
-        blocks.append(view[position : position + length])
+        yield view[position : position + length]
         position += length
-    return _raw_snappy(blocks, max_bytes)
 
 
-def _raw_snappy(blocks: list[memoryview], max_bytes: int) -> memoryview:
+def _raw_snappy(blocks: Callable[[], Iterable[memoryview]], max_bytes: int) -> memoryview:
+    """Decompress blocks. They are iterated over twice, because there may be very many that are empty."""
     try:
-        sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
-        for block, size in zip(blocks, sizes, strict=True):
+        total = 0
+        for block in blocks():
+            size = cramjam.snappy.decompress_raw_len(block)
             if size > _SNAPPY_GROWS_BY * len(block):
                 raise CannotUnpack(f"snappy: {len(block)} bytes say that they unpack to {size}")
-        total = sum(sizes)
+            total += size
         if total > max_bytes:
             raise UnpackedTooLarge(f"snappy: unpacks to {total} bytes; at most {max_bytes} are taken")
         output = memoryview(bytearray(total))
         position = 0
-        for block, size in zip(blocks, sizes, strict=True):
+        for block in blocks():
+            size = cramjam.snappy.decompress_raw_len(block)
             if size:
                 cramjam.snappy.decompress_raw_into(block, output[position : position + size])
             position += size

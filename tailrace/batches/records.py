@@ -7,7 +7,7 @@ are zigzag and little-endian. The compactor has a faster decoder (`parquet_objec
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from tailrace.batches.compression import MAX_UNPACKED_BYTES, CannotUnpack, compress, decompress
@@ -26,6 +26,9 @@ from tailrace.buffers import Buffer
 
 _INT64_MASK = (1 << 64) - 1
 _MAX_HEADERS = 1 << 20
+
+LOOKED_AT_TOGETHER = 500
+"""Records that another thread looks at before it lets the event loop have the interpreter: 1 to 2 ms."""
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -131,13 +134,17 @@ def _put_bytes(out: bytearray, value: bytes | None) -> None:
     out += value
 
 
-def keyless_records(batch: Buffer, *, max_bytes: int = MAX_UNPACKED_BYTES) -> list[int]:
-    """Return the indexes, from 0, of the records without a key. Takes and raises the same as `decode_records`."""
+def keyless_records(
+    batch: Buffer, *, most: int, max_bytes: int, did: Callable[[], None]
+) -> tuple[int, list[int]]:
+    """Return the number of records without a key, and the indexes, from 0, of the first `most` of them. `did` is called
+    for each record. Else takes and raises the same as `decode_records`."""
     header, data = _unpacked(batch, max_bytes)
-    places: list[int] = []
+    count, places = 0, list[int]()
     position = 0
     try:
         for place in range(header.record_count):
+            did()
             length, start = _varint(data, position)
             position = start + length
             if length < 6 or position > len(data):
@@ -145,10 +152,12 @@ def keyless_records(batch: Buffer, *, max_bytes: int = MAX_UNPACKED_BYTES) -> li
             _, after = _varint(data, start + 1)
             _, after = _varint(data, after)
             if _varint(data, after)[0] < 0:
-                places.append(place)
+                count += 1
+                if count <= most:
+                    places.append(place)
     except IndexError as error:
         raise InvalidRecords(f"batch at offset {header.base_offset}: a record ends early: {error}") from error
-    return places
+    return count, places
 
 
 def decode_records(batch: Buffer, *, max_bytes: int = MAX_UNPACKED_BYTES) -> list[Record]:

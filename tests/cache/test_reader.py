@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,16 +24,19 @@ from cache.mixed_reader import STEP_CHUNKS
 from cache.observer import CacheObserver, Tier
 from cache.peer import ChunkRequest, PeerServer
 from cache.read_batches import ReadBatches, ReadRequest
-from cache.reader import BatchReader, OffsetAndTimestamp
+from cache.reader import BatchReader
+from cache.record_times import OffsetAndTimestamp
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
 from sequencer.api.agents import Ring
 from sequencer.api.commits import BatchStatus, ObjectKind
 from sequencer.api.reads import Marker, Run, RunBatch
+from tailrace.batches.compression import MAX_LOOKED_INTO_BYTES, compress
 from tailrace.batches.record_batch import (
     HEADER_BYTES,
     MARKER_BYTES,
     Compression,
+    assemble,
     assemble_like,
     check_crc,
     read_header,
@@ -715,6 +719,53 @@ async def test_by_time_a_batch_whose_records_cannot_be_read_is_passed_over() -> 
     assert await reader.find_timestamp(run, T0, 0) == OffsetAndTimestamp(3 * len(unreadable), T0 + 100)
     assert await reader.find_timestamp(run, T0 + 900, 0) is None
     assert await reader.find_latest(run, 0) == OffsetAndTimestamp(3 * len(unreadable) + 2, T0 + 102)
+
+
+@pytest.mark.parametrize(
+    ("records", "count", "first", "newest"),
+    [
+        pytest.param(
+            encode_batch([NewRecord(None, None)] * 30_000, timestamps=[T0] * 30_000)[HEADER_BYTES:],
+            30_000,
+            (30_000, T0 + 50),
+            (30_002, T0 + 52),
+            id="very many records",
+        ),
+        pytest.param(
+            bytes(MAX_LOOKED_INTO_BYTES + 1),
+            1,
+            (0, T0 + 100),
+            (0, T0 + 100),
+            id="more than an agent looks into",
+        ),
+    ],
+)
+async def test_by_time_a_small_batch_costs_little_memory_whatever_it_unpacks_to(
+    records: bytes, count: int, first: tuple[int, int], newest: tuple[int, int]
+) -> None:
+    many = assemble(
+        compress(Compression.ZSTD, records),
+        attributes=Compression.ZSTD,
+        record_count=count,
+        last_offset_delta=count - 1,
+        base_timestamp=T0,
+        max_timestamp=T0 + 100,
+    )
+    assert len(many) < 30_000
+    run, body, _ = mixed_run(
+        "m/1", 0, [(many, BatchStatus.STORED), (batch_of(3, at=T0 + 50), BatchStatus.STORED)]
+    )
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    await store.put("m/1", [body])
+    reader = reader_over(store, clock, CacheSettings(chunk_bytes=1 << 20, memory_bytes=4 << 20))
+    tracemalloc.start()
+    try:
+        assert await reader.find_timestamp(run, T0 + 50, 0) == OffsetAndTimestamp(*first)
+        assert await reader.find_latest(run, 0) == OffsetAndTimestamp(*newest)
+        assert tracemalloc.get_traced_memory()[1] < 2 << 20
+    finally:
+        tracemalloc.stop()
 
 
 class Counted(bytearray):

@@ -16,7 +16,7 @@ from fastcrc.crc32 import iscsi as crc32c
 from tailrace.batches import mixed_object
 from tailrace.batches.compression import CannotUnpack, UnpackedTooLarge, compress, decompress
 from tailrace.batches.record_batch import Compression, InvalidBatch, assemble, validate_produced
-from tailrace.batches.records import InvalidRecords, decode_records
+from tailrace.batches.records import InvalidRecords, decode_records, keyless_records
 from tailrace.kafka import MalformedRequest, decode_request, encode_request
 from tailrace.kafka.apis import APIS
 from tailrace.parquet_object.header import InvalidParquetObject, unpack_header
@@ -103,6 +103,35 @@ def test_a_batch_that_declares_two_billion_records_costs_nothing() -> None:
 
     assert cost(lambda: validate_produced(memoryview(batch), max_message_bytes=1000), InvalidBatch) < 64 << 10
     assert cost(lambda: decode_records(batch), InvalidRecords) < 64 << 10
+
+
+def test_empty_blocks_of_snappy_cost_no_more_than_their_bytes() -> None:
+    many = XERIAL + bytes(4) * 20_000
+    tracemalloc.start()
+    try:
+        assert len(decompress(Compression.SNAPPY, many)) == 0
+        assert tracemalloc.get_traced_memory()[1] < 64 << 10
+    finally:
+        tracemalloc.stop()
+
+
+def test_records_without_a_key_are_counted_and_only_the_first_are_named() -> None:
+    count = 50_000
+    batch = assemble(
+        compress(Compression.ZSTD, b"\x0c\x00\x00\x00\x01\x01\x00" * count),
+        attributes=Compression.ZSTD,
+        record_count=count,
+        last_offset_delta=count - 1,
+        base_timestamp=0,
+        max_timestamp=0,
+    )
+    tracemalloc.start()
+    try:
+        found = keyless_records(batch, most=3, max_bytes=1 << 20, did=lambda: None)
+        assert found == (count, [0, 1, 2])
+        assert tracemalloc.get_traced_memory()[1] < 4 * 7 * count  # the buffer grows fourfold
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_batch_that_declares_two_gibibytes_costs_nothing() -> None:

@@ -7,6 +7,7 @@ import contextlib
 import struct
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID
 
 import pytest
@@ -16,9 +17,18 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from agent.client_metrics import pushed
-from agent.client_metrics.otlp import MAX_ATTRIBUTES, MAX_POINTS, BadMetrics, DataPoint, read_points
+from agent.client_metrics.otlp import (
+    MAX_ATTRIBUTES,
+    MAX_FIELDS,
+    MAX_POINTS,
+    BadMetrics,
+    DataPoint,
+    read_points,
+)
 from agent.client_metrics.pushed import MAX_SERIES_OF_CLIENT, PushedMetrics
 from agent.client_metrics.subscriptions import EVERYTHING, ClientSubscription, subscription_of
+from agent.handlers import client_telemetry
+from tailrace.batches.record_batch import Compression
 from tailrace.configs.client_metrics_config import check_client_metrics_configs
 from tailrace.configs.topic_config import InvalidConfigValue
 from tailrace.ids import NIL_TOPIC_ID
@@ -72,6 +82,10 @@ def whole(value: int) -> bytes:
     return varint(6 << 3 | 1) + struct.pack("<q", value)
 
 
+def points_of(data: bytes) -> list[DataPoint]:
+    return read_points(memoryview(data), lambda: None)
+
+
 def test_names_attributes_and_values_are_read() -> None:
     total = field(2, field(1, b"c") + field(7, field(1, whole(-3)) + varint(2 << 3) + varint(2)))
     histogram = field(
@@ -82,20 +96,20 @@ def test_names_attributes_and_values_are_read() -> None:
         total,
         field(2, field(1, b"h") + field(9, histogram)),
     )
-    assert read_points(memoryview(data)) == [
+    assert points_of(data) == [
         DataPoint("a", "node=1,topic=t", 1.5),
         DataPoint("c", "", -3.0),
         DataPoint("h.count", "", 2.0),
         DataPoint("h.sum", "", 2.5),
     ]
     many = pushed_bytes(gauge("a", *[double(1.0)] * (MAX_POINTS + 5)))
-    assert len(read_points(memoryview(many))) == MAX_POINTS
+    assert len(points_of(many)) == MAX_POINTS
 
 
 @given(st.binary(max_size=200))
 def test_bytes_that_are_no_metrics_are_refused_or_empty(data: bytes) -> None:
     try:
-        points = read_points(memoryview(data))
+        points = points_of(data)
     except BadMetrics:
         return
     assert all(isinstance(point.value, float) for point in points)
@@ -106,7 +120,7 @@ def test_metrics_with_a_byte_wrong_raise_nothing_else(at: int, flip: int) -> Non
     data = bytearray(pushed_bytes(gauge("a", double(1.5) + attribute("topic", "t")), gauge("b", whole(7))))
     data[at % len(data)] ^= flip
     with contextlib.suppress(BadMetrics):
-        read_points(memoryview(bytes(data)))
+        points_of(bytes(data))
 
 
 def test_subscriptions_that_match_are_put_together() -> None:
@@ -132,8 +146,38 @@ def test_subscriptions_that_match_are_put_together() -> None:
 
 def test_a_point_of_very_many_attributes_has_some() -> None:
     many = [attribute(f"{number:05}", "x") for number in range(100_000)]
-    (point,) = read_points(memoryview(pushed_bytes(gauge("n", double(1.0) + b"".join(reversed(many))))))
+    (point,) = points_of(pushed_bytes(gauge("n", double(1.0) + b"".join(reversed(many)))))
     assert point.attributes.startswith(f"{100_000 - MAX_ATTRIBUTES}=x,") and point.value == 1.0
+
+
+@pytest.mark.parametrize("place", ["message", "metric", "point"])
+def test_metrics_of_more_fields_than_a_client_has_are_refused_at_a_bound(place: str) -> None:
+    """A few hundred compressed bytes can be two million fields."""
+    many = (varint(3 << 3) + varint(0)) * (MAX_FIELDS + 1)
+    data = {
+        "message": many,
+        "metric": pushed_bytes(field(2, many)),
+        "point": pushed_bytes(gauge("a", many)),
+    }
+    turns: list[int] = []
+    with pytest.raises(BadMetrics, match="fields"):
+        read_points(memoryview(data[place]), lambda: turns.append(1))
+    assert len(turns) == MAX_FIELDS
+
+
+async def test_metrics_that_nobody_subscribed_to_are_not_unpacked() -> None:
+    async with agent_bench() as bench:
+        subscribed = await bench.ask(
+            ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, 0, GetTelemetrySubscriptionsRequest(OURS)
+        )
+        assert subscribed.requested_metrics == []
+        with patch.object(client_telemetry, "decompress", side_effect=AssertionError):
+            pushed = await bench.ask(
+                ApiKey.PUSH_TELEMETRY,
+                0,
+                PushTelemetryRequest(OURS, subscribed.subscription_id, True, Compression.ZSTD, b"x"),
+            )
+        assert pushed.error_code == ErrorCode.NONE
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.gateway.visible_records import MAX_UNPACKED_BYTES, ReadBudget, size_in_memory, visible
+from agent.gateway.visible_records import ReadBudget, size_in_memory, visible
 from sequencer.api.reads import AbortedTransaction as Aborted
+from tailrace.batches.compression import MAX_LOOKED_INTO_BYTES
 from tailrace.batches.record_batch import (
     HEADER_BYTES,
     Compression,
@@ -67,7 +68,7 @@ def test_a_reader_over_http_sees_what_javas_consumer_sees(
     data = b"".join(batch for header, batch in split(memoryview(data)) if header.end_offset > start)
     java = JavaLikeConsumer(start)
     java.take(data, [Aborted(producer, first, end) for producer, first in aborted])
-    budget = ReadBudget(most, MAX_UNPACKED_BYTES)
+    budget = ReadBudget(most, MAX_LOOKED_INTO_BYTES)
     found = visible(data, [AbortedTransaction(*each) for each in aborted], start, budget)
     assert found.records == java.records[:most]
     if len(java.records) > most:

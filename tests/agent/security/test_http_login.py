@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+import asyncio
+import threading
+from base64 import b64encode
 from pathlib import Path
 
 import aiohttp
 import pytest
 
 from agent.http import AgentPages
+from agent.server import DECODING_THREADS
 from sequencer.api.security import CreateAcls
 from tailrace.http.http_server import HttpServer
 from tailrace.security.acls import CLUSTER_NAME, Acl, Operation, PatternType, Permission, ResourceType
 from tests.agent.security.secured import PASSWORD, secured_agent
 from tests.agent.security.test_oauthbearer import KEY, OTHER, jwks, settings, token
+from tests.support.patience import PATIENCE_SECONDS
 
 
 async def test_pages_and_metrics_need_a_user_who_may_describe_the_cluster(tmp_path: Path) -> None:
@@ -65,3 +70,18 @@ async def test_pages_and_metrics_need_a_user_who_may_describe_the_cluster(tmp_pa
 async def test_without_logins_pages_are_open(tmp_path: Path, listener: str) -> None:
     async with secured_agent(tmp_path, listener) as secured:
         assert secured.wired.agent.http_login is None
+
+
+async def test_a_login_does_not_wait_for_clients_whose_records_are_decoded(tmp_path: Path) -> None:
+    given = f"Basic {b64encode(f'alice:{PASSWORD}'.encode()).decode()}"
+    is_over = threading.Event()
+    async with asyncio.timeout(PATIENCE_SECONDS), secured_agent(tmp_path, "SASL_PLAINTEXT") as there:
+        await there.add_user("alice")
+        agent = there.wired.agent
+        for _ in range(DECODING_THREADS):
+            agent.services.decoding.submit(is_over.wait)
+        try:
+            access = await agent.gateway_context("").logins.access(given, "127.0.0.1", "SASL_PLAINTEXT")
+        finally:
+            is_over.set()
+    assert access.principal == "User:alice"
