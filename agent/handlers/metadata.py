@@ -124,7 +124,7 @@ async def _current(
     if not to_create:
         return snapshot, {}
     refused = dict.fromkeys(await collisions(to_create, snapshot), ErrorCode.INVALID_TOPIC_EXCEPTION)
-    refused |= await _create_all(services, [name for name in to_create if name not in refused])
+    refused |= await _create_all(services, context, [name for name in to_create if name not in refused])
     return await services.catalog.refresh(), refused
 
 
@@ -163,12 +163,12 @@ async def _topics_to_create(
     return list(dict.fromkeys(unknown))
 
 
-async def _create_all(services: Services, names: list[str]) -> dict[str, ErrorCode]:
+async def _create_all(services: Services, context: RequestContext, names: list[str]) -> dict[str, ErrorCode]:
     """Create the topics. Return the error of each that was refused."""
     refused: dict[str, ErrorCode] = {}
     for first in range(0, len(names), CREATED_AT_ONCE):
         some = names[first : first + CREATED_AT_ONCE]
-        codes = await asyncio.gather(*(_create(services, name) for name in some))
+        codes = await asyncio.gather(*(_create(services, context, name) for name in some))
         refused.update((name, code) for name, code in zip(some, codes, strict=True) if code)
     return refused
 
@@ -270,10 +270,13 @@ async def _answer(
     return response
 
 
-async def _create(services: Services, name: str) -> ErrorCode:
+async def _create(services: Services, context: RequestContext, name: str) -> ErrorCode:
     if not is_topic_name(name):
         return ErrorCode.INVALID_TOPIC_EXCEPTION
-    own = CreateTopic(name, services.settings.default_partitions, {})
+    partitions, charge = services.settings.default_partitions, context.charge
+    if charge is not None and not charge.may_change(partitions, is_strict=True):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # as in Kafka: the client asks again
+    own = CreateTopic(name, partitions, {})
     try:
         await services.sequencer.create_topic(creation(name) if is_internal(name) else own)
     except TopicExists:

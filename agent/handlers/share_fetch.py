@@ -135,6 +135,7 @@ async def fetch(
         member = _member_of(services, request, _session_of(services, context, request))
         parts = await _parts(services, context, request, member.session)
         await _begin_by_time(services, context, member, parts)
+        _keep_within_quota(context, request)
         grant = await _serve(services, request, member, parts)
     except GroupRefusal as refused:
         if refused.code is ErrorCode.SHARE_SESSION_LIMIT_REACHED:
@@ -145,6 +146,13 @@ async def fetch(
         return ShareFetchResponse(error_code=code_of(error), error_message=str(error))
     response = _response(request, member, parts)
     return response if grant is None else HeldResponse(response, grant.release)
+
+
+def _keep_within_quota(context: RequestContext, request: ShareFetchRequest) -> None:
+    """Fetch nothing for a client that is above its quota, and not more than it could ever wait for."""
+    charge = context.charge
+    if charge is not None:
+        request.max_bytes = 0 if charge.is_over() else int(min(request.max_bytes, charge.window_bytes))
 
 
 def _check_names(request: ShareFetchRequest | ShareAcknowledgeRequest) -> None:

@@ -61,6 +61,7 @@ from tests.agent.handlers.test_fetch import fetch, offsets, request_of, rows_of
 from tests.agent.handlers.test_group_offsets import located
 from tests.agent.handlers.test_produce import produce
 from tests.agent.handlers.test_share_groups import beat
+from tests.agent.quotas.test_quotas import Client, set_quota
 from tests.support.agents import AgentBench, agent_bench, batch, connection, context, settle
 from tests.support.cancelled import CancelledAt
 from tests.support.clocks import SeededEntropy
@@ -238,6 +239,21 @@ async def test_the_end_of_a_session_gives_back_nothing_that_the_member_has_by_an
         bench.services.share_sessions = there
         first.epoch = 1
         assert await first.acknowledge((4, 4, ACCEPT)) == 0
+
+
+async def test_a_member_above_its_quota_acknowledges_and_gets_no_records_until_it_has_waited() -> None:
+    async with agent_bench(**EARLIEST) as bench:
+        member = await filled(bench, 100, 1)
+        await set_quota(bench, consumer_byte_rate=10)
+        member.connection = Client(bench).connection
+        assert await member.acquired() == [(0, 99, 1)], "a batch at least"
+        answer = await member.asked((0, 99, ACCEPT), max_wait_ms=500)
+        assert answer.throttle_time_ms > 0
+        assert [row for topic in answer.responses for row in topic.partitions if row.acquired_records] == []
+        (row,) = (await bench.sequencer.share_offsets(ShareOffsetsRequest("g"))).offsets
+        assert row.start_offset == 100
+        await bench.advance(answer.throttle_time_ms / 1_000 + 1, step=1)
+        assert await member.acquired() == [(100, 100, 1)]
 
 
 async def dead_letters(bench: AgentBench, **configs: str) -> None:

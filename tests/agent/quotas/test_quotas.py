@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tailrace.kafka import ApiKey, decode_response, encode_request
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from tailrace.kafka.messages.metadata import MetadataRequest
+from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.quotas import QuotaEntity
 from tests.agent.test_connection import Transport
@@ -262,4 +263,19 @@ async def test_partitions_above_the_mutation_rate_are_refused_or_waited_for(
         answer = client.answer(ApiKey.CREATE_TOPICS, version)
         codes = sorted(row.error_code for row in answer.topics)
         assert codes == [0] * (2 - refused) + [ErrorCode.THROTTLING_QUOTA_EXCEEDED] * refused
+        assert answer.throttle_time_ms > 0
+
+
+async def test_topics_that_are_created_by_a_request_for_metadata_count_for_the_mutation_rate() -> None:
+    async with agent_bench() as bench:
+        await set_quota(bench, controller_mutation_rate=1)
+        client = Client(bench)
+        named = [MetadataRequestTopic(name=f"t{number}") for number in range(20)]
+        client.send(ApiKey.METADATA, 9, MetadataRequest(named))
+        await bench.advance(1)
+        answer = client.answer(ApiKey.METADATA, 9)
+        codes = Counter(row.error_code for row in answer.topics)
+        created = len(bench.services.catalog.snapshot.by_name)
+        assert codes == {ErrorCode.NONE: created, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 20 - created}
+        assert 0 < created <= 12, "the burst"
         assert answer.throttle_time_ms > 0
