@@ -10,11 +10,15 @@ from typing import Any
 
 import pytest
 import uvloop
+from hypothesis import settings
 
 import sequencer.store.sql.postgres as postgres_module
 from tests.support.groups import GroupScheduling
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.servers import PostgresServer, S3Server, moto_server, postgres_server
+
+settings.register_profile("no clock", deadline=None)  # an example may take long on a busy machine
+settings.load_profile("no clock")
 
 
 @pytest.hookimpl(optionalhook=True)
