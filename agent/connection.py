@@ -36,7 +36,7 @@ from agent.near_clients import bound_send_buffer
 from agent.security.access import ANYBODY, Access
 from tailrace.addresses import plain_address
 from tailrace.buffers import TLS_PIECE_BYTES, Buffer, in_pieces, uninitialized
-from tailrace.kafka.produce_shape import ProduceShape
+from tailrace.kafka.produce_shape import ProduceShapes
 from tailrace.turns import Turns
 
 STAGING_BYTES = 96 * 1024
@@ -100,7 +100,7 @@ class Reply(msgspec.Struct, eq=False):
 
 
 class FastPath(Protocol):
-    """Takes requests that look like their connection's last one."""
+    """Takes requests that look like earlier ones of their connection."""
 
     def begin(self) -> bool:
         """Whether it still takes requests. Call it before `take`, in the same turn of the loop."""
@@ -119,7 +119,7 @@ class Dispatch(Protocol):
         """As `__call__`, if the request needs no wait; otherwise return None, without side effects."""
 
     def fast_path(self, connection: KafkaConnection) -> FastPath | None:
-        """Return what handles requests like the connection's last one in this turn of the loop, or None."""
+        """Return what handles requests like the connection's earlier ones in this turn of the loop, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         "_limits", "_max_inflight", "_monotonic", "_on_close", "_on_open", "_passes", "_paused", "_phase",
         "_pieces", "_replies", "_rest", "_sends_soon", "_sent", "_staging", "_transport", "_turns_left", "_unmuted",
         "_unsent_bytes", "_write_progress", "_written", "_written_at", "access", "client_software", "deferred",
-        "last_active", "leadership", "muted_until", "peer_host", "produce_shape", "fast_path",
+        "last_active", "leadership", "muted_until", "peer_host", "produce_shapes", "fast_path",
     )  # fmt: skip
 
     sees_all_groups = False
@@ -259,10 +259,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.client_software = ""
         self.leadership = KnownLeadership()
         self.access: Access = ANYBODY
-        self.produce_shape: ProduceShape | None = None
-        """The shape of the last produce request that was fully decoded."""
+        self.produce_shapes: ProduceShapes | None = None
+        """The shapes of the produce requests that were fully decoded."""
         self.fast_path: FastPath | None = None
-        """Set by the dispatcher: handles requests that look like the last one."""
+        """Set by the dispatcher: handles requests that look like earlier ones."""
         self.deferred = 0
         """Produce requests that wait for their answers."""
         self.muted_until = 0.0
@@ -326,7 +326,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             _give_back(self._held.pop(0))
         self._pieces = None
         self._replies.clear()  # replies that are made later refer to this connection
-        self.fast_path = self.produce_shape = None  # these refer to it, too
+        self.fast_path = self.produce_shapes = None  # these refer to it, too
         self._keep_rest(b"")
         self._budget.count(-self._counted_bytes)
         self._on_close(self)
@@ -377,7 +377,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._keep_rest(bytes(data[position:]))
 
     def _take_fast_path(self, data: memoryview) -> int:
-        """Handle the whole frames at the front that look like the last request. Return where the next begins."""
+        """Handle the whole frames at the front that look like earlier requests. Return where the next begins."""
         if self._frames or self._is_handling or self._passes.is_full or not self._may_handle():
             return 0
         requests = self._dispatch.fast_path(self)

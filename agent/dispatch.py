@@ -69,7 +69,7 @@ from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.api_versions import ApiVersion, ApiVersionsResponse
 from tailrace.kafka.messages.produce import ProduceRequest, ProduceResponse, TopicProduceData
 from tailrace.kafka.produce_elements import elements_of
-from tailrace.kafka.produce_shape import ProduceShape, shape_of
+from tailrace.kafka.produce_shape import ProduceShape, ProduceShapes, shape_of
 from tailrace.kafka.schema import fields_of
 from tailrace.limits import MAX_NAME_BYTES, cut
 from tailrace.turns import Steps, Turns, at_once, done_in_a_step, in_turns
@@ -91,7 +91,7 @@ class Requester(Protocol):
     leadership: KnownLeadership
     muted_until: float
     peer_host: str
-    produce_shape: ProduceShape | None
+    produce_shapes: ProduceShapes | None
     sees_all_groups: bool
 
     def mute(self, until: float, wait: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -103,7 +103,8 @@ class _RefusedUnanswered(Exception):
 
 
 class _Call(msgspec.Struct, frozen=True):
-    """A decoded request and its origin. `started`: monotonic seconds. `held`: its objects' memory until the answer."""
+    """A decoded request and its origin. `started`: monotonic seconds. `held`: its objects' memory until the answer.
+    `shape`: of a produce request with one batch; `is_known`: earlier requests had it."""
 
     header: RequestHeader
     spec: ApiSpec
@@ -111,6 +112,8 @@ class _Call(msgspec.Struct, frozen=True):
     request: Any
     started: float
     held: Grant | None = None
+    shape: ProduceShape | None = None
+    is_known: bool = False
 
 
 class Dispatcher:
@@ -131,10 +134,14 @@ class Dispatcher:
     async def __call__(self, frame: memoryview, connection: Requester) -> Reply:
         client = (connection.access.principal, connection.access.host)
         is_long = len(frame) > LONG_FRAME_BYTES
-        shape = connection.produce_shape
+        shapes = connection.produce_shapes
         if int.from_bytes(frame[:2], "big") != ApiKey.PRODUCE:
             handling = self._read_and_handled(frame, connection)
-        elif shape is not None and shape.find(frame, 0, len(frame)) is not None:
+        elif (
+            shapes is not None
+            and (shape := shapes.of(frame, 0)) is not None
+            and shape.find(frame, 0, len(frame))
+        ):
             handling, is_long = self._read_and_handled(frame, connection), False
         else:
             counting = elements_of(frame)
@@ -216,7 +223,7 @@ class Dispatcher:
             return Reply(close=True)
 
     def fast_path(self, connection: KafkaConnection) -> FastPath | None:
-        """Return the handler of requests that look like the connection's last one, if its decisions still hold."""
+        """Return the handler of requests that look like earlier ones of the connection, if its decisions still hold."""
         requests = connection.fast_path
         if requests is not None and not requests.begin():
             requests = connection.fast_path = None
@@ -231,27 +238,24 @@ class Dispatcher:
             return None
         if len(frame) > READ_AT_ONCE_BYTES and _is_long(frame):
             return None
-        shape = connection.produce_shape
         call = self._read(frame, connection)
         if isinstance(call, Reply):
             return call
-        if connection.produce_shape is None and call.spec.key == ApiKey.PRODUCE:
+        if call.shape is None and call.spec.key == ApiKey.PRODUCE:
             elements = _count(call.request)
             if elements > FREE_ELEMENTS:
                 return self._at_once_in_request_memory(call, elements, connection)
-        return self._handled_at_once(call, shape, connection)
+        return self._handled_at_once(call, connection)
 
-    def _handled_at_once(
-        self, call: _Call, shape: ProduceShape | None, connection: KafkaConnection
-    ) -> Reply | None:
+    def _handled_at_once(self, call: _Call, connection: KafkaConnection) -> Reply | None:
         try:
             response = self._at_once[call.spec.key](self._services, call.context, call.request)
             if response is MUST_WAIT:
                 return None
             if call.context.charge is not None:
                 call.context.charge.timed_at_once(self._services.clock.monotonic() - call.started)
-            if shape is not None and shape is connection.produce_shape and isinstance(response, Deferred):
-                self._learn(call, shape, connection)
+            if call.is_known and isinstance(response, Deferred):
+                self._learn(call, connection)
             return self._replied(call, response)
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
             self._failed(call, error)
@@ -264,23 +268,28 @@ class Dispatcher:
         held = self._services.request_memory.try_take(elements)
         if held is None:
             return None
-        reply = self._handled_at_once(structs.replace(call, held=held), None, connection)
+        reply = self._handled_at_once(structs.replace(call, held=held), connection)
         if reply is None or reply.is_made:
             held.release()
         return reply
 
-    def _learn(self, call: _Call, shape: ProduceShape, connection: KafkaConnection) -> None:
+    def _learn(self, call: _Call, connection: KafkaConnection) -> None:
         """The second request of a shape was admitted: from now on take requests like it without the other checks."""
-        if call.context.access.tenant is not None:
-            return  # topic names are translated before the handler sees them
+        shape, shapes = call.shape, connection.produce_shapes
+        if call.context.access.tenant is not None or shape is None or shapes is None:
+            return  # a tenant's topic names are translated before the handler sees them
         (named,) = call.request.topic_data
-        kept = structs.replace(
+        kept = structs.replace(  # without the records
             call, request=TopicProduceData(named.name, named.topic_id)
-        )  # without the records
-        connection.fast_path = ProduceFastPath.like(
-            self._services, call.context, shape=shape, named=kept.request, acks=call.request.acks,
+        )
+        path = connection.fast_path
+        if not isinstance(path, ProduceFastPath):
+            path = ProduceFastPath(self._services, call.context, shapes)
+        if path.learn(
+            call.context, shape=shape, named=kept.request, acks=call.request.acks,
             on_not_stored=partial(self._leave_fast_path, kept),
-        )  # fmt: skip
+        ):  # fmt: skip
+            connection.fast_path = path
 
     def _leave_fast_path(self, call: _Call, reply: FastPathReply, result: BatchResult) -> None:
         """Make the answer to a request for the topic of `call` whose batch was not simply stored."""
@@ -296,10 +305,12 @@ class Dispatcher:
     def _read(self, frame: memoryview, connection: Requester) -> _Call | Reply:
         """Decode the request; return a reply instead if that is not possible."""
         started = self._services.clock.monotonic()
-        shape = connection.produce_shape
+        shapes = connection.produce_shapes
+        shape = None if shapes is None else shapes.of(frame, 0)
         if shape is not None and (read := shape.read(frame)) is not None:
             header, request = read
-            return _Call(header, _PRODUCE, self._context(header, frame, connection), request, started)
+            context = self._context(header, frame, connection)
+            return _Call(header, _PRODUCE, context, request, started, shape=shape, is_known=True)
         try:
             header = parse_request_header(frame)
             if (refusal := _refusal(header)) is not None:
@@ -332,13 +343,16 @@ class Dispatcher:
     def _call_of(
         self, frame: memoryview, header: RequestHeader, connection: Requester, *, request: Any, started: float
     ) -> _Call:
-        if header.api_key == ApiKey.PRODUCE:
-            connection.produce_shape = shape_of(frame, header, request)
+        shape = shape_of(frame, header, request) if header.api_key == ApiKey.PRODUCE else None
+        if shape is not None:
+            if connection.produce_shapes is None:
+                connection.produce_shapes = ProduceShapes()
+            connection.produce_shapes.add(shape)
         context = self._context(header, frame, connection)
         if header.api_key == ApiKey.API_VERSIONS and header.api_version >= 3:
             named = f"{request.client_software_name}/{request.client_software_version}"
             connection.client_software = cut(named, MAX_NAME_BYTES)
-        return _Call(header, APIS[header.api_key], context, request, started)
+        return _Call(header, APIS[header.api_key], context, request, started, shape=shape)
 
     def _context(self, header: RequestHeader, frame: memoryview, connection: Requester) -> RequestContext:
         client_id = cut(header.client_id or "", MAX_NAME_BYTES)

@@ -1,7 +1,9 @@
 """The cost of a small produce request in the agent alone: no sockets, no kernel, store and rows in memory.
 
-    python -m bench.request_path [--rounds 30]
+    python -m bench.request_path [--rounds 30] [--topics 1]
     python -m bench.request_path --bytecodes      counts the bytecodes that a request executes, by function
+
+`--topics`: each connection sends to so many topics in turn, like librdkafka, whose requests have one batch each.
 
 Prints CPU microseconds of one request of 10 x 100 B, the lowest of all rounds, so that other load on the machine has
 little effect. `whole` is from the received bytes to the response's bytes, including object and commit, for 400 requests
@@ -57,13 +59,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--topics", type=int, default=1)
     parser.add_argument("--bytecodes", action="store_true", help="count them, in place of time")
     options = parser.parse_args()
     if options.bytecodes:
-        print(json.dumps(bytecodes(), indent=1))
+        print(json.dumps(bytecodes(options.topics), indent=1))
         return
     cpu = CpuTime()
-    asyncio.run(whole(options.rounds, cpu))
+    asyncio.run(whole(options.rounds, cpu, options.topics))
     figures = {"whole": cpu.least / (CONNECTIONS * REQUESTS) * 1e6, **parts(options.rounds)}
     print(json.dumps({name: round(figure, 2) for name, figure in figures.items()}, indent=1))
 
@@ -103,15 +106,15 @@ class CpuTime:
 
 
 class Bytecodes:
-    """Counts the bytecodes that each function of the product executes in a block, in all rounds but the first."""
+    """Counts the bytecodes that each function of the product executes in a block, in all rounds but the first ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, warm_up: int) -> None:
         self.of: Counter[str] = Counter()
-        self.rounds = -1
+        self.rounds = -warm_up
 
     def __enter__(self) -> None:
         self.rounds += 1
-        if self.rounds:
+        if self.rounds > 0:
             sys.settrace(self._called)
 
     def __exit__(self, *error: object) -> None:
@@ -131,10 +134,11 @@ class Bytecodes:
         return f"{frame.f_globals.get('__name__', '?')}:{frame.f_code.co_name}"
 
 
-def bytecodes() -> dict[str, float]:
+def bytecodes(topics: int) -> dict[str, float]:
     """Return the bytecodes of a request: in total, by package, and of the functions that execute most."""
-    counted = Bytecodes()
-    asyncio.run(whole(4, counted))
+    warm_up = -(-2 * topics // REQUESTS)  # the agent learns from two requests to each topic
+    counted = Bytecodes(warm_up)
+    asyncio.run(whole(warm_up + 3, counted, topics))
     requests = counted.rounds * CONNECTIONS * REQUESTS
     rooms: Counter[str] = Counter()
     for name, count in counted.of.items():
@@ -143,12 +147,13 @@ def bytecodes() -> dict[str, float]:
     return {name: round(count / requests, 1) for name, count in rows}
 
 
-async def whole(rounds: int, meter: AbstractContextManager[None]) -> None:
+async def whole(rounds: int, meter: AbstractContextManager[None], topics: int) -> None:
     """Run `rounds` rounds of requests from end to end, each under the meter."""
     gc.disable()  # like a server, which collects rarely
     bench = AgentBench({})
     await bench.open()
-    await bench.topic("t", PARTITIONS)
+    for number in range(topics):
+        await bench.topic(f"t{number}", PARTITIONS)
     budget = MemoryBudget(512 << 20)
     dispatch = Dispatcher(bench.services)
     staging = bytearray(16 * 1024)
@@ -165,7 +170,7 @@ async def whole(rounds: int, meter: AbstractContextManager[None]) -> None:
     await settle()
     for number in range(rounds):
         sent = [
-            b"".join(frame(producer, number * REQUESTS + of) for of in range(REQUESTS))
+            b"".join(frame(producer, number * REQUESTS + of, topics) for of in range(REQUESTS))
             for producer in range(CONNECTIONS)
         ]
         before = sum(transport.answers for transport in transports)
@@ -194,7 +199,7 @@ def parts(rounds: int) -> dict[str, float]:
     records = request.topic_data[0].partition_data[0].records
     checked, _ = validate_produced(records, max_message_bytes=1 << 20)[0]
     row = PartitionProduceResponse(index=1, base_offset=12, log_start_offset=0)
-    response = ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=[row])])
+    response = ProduceResponse(responses=[TopicProduceResponse(name="t0", partition_responses=[row])])
     steps: dict[str, Callable[[], object]] = {
         "header": lambda: parse_request_header(data),
         "decode": lambda: decode_request(ApiKey.PRODUCE, VERSION, data, header.body_offset),
@@ -228,15 +233,15 @@ def _least(step: Callable[[], object], rounds: int, times: int = 1_000) -> float
     return best / times * 1e6
 
 
-def frame(producer: int, number: int) -> bytes:
-    """Return the producer's request of this number as a frame with its size."""
+def frame(producer: int, number: int, topics: int = 1) -> bytes:
+    """Return the producer's request of this number as a frame with its size. The topics take turns."""
     batch = encode_batch(
         [NewRecord(None, b"x" * 100)] * 10, timestamps=[1_700_000_000_000] * 10,
-        producer_id=producer, producer_epoch=0, base_sequence=number * 10,
+        producer_id=producer, producer_epoch=0, base_sequence=number // topics * 10,
     )  # fmt: skip
     data = PartitionProduceData(index=producer % PARTITIONS, records=memoryview(batch))
-    topics = [TopicProduceData(name="t", partition_data=[data])]
-    request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=topics)
+    named = TopicProduceData(name=f"t{number % topics}", partition_data=[data])
+    request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[named])
     return b"".join(encode_request(1, ApiKey.PRODUCE, VERSION, request, "bench"))
 
 

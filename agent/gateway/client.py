@@ -22,7 +22,7 @@ from tailrace.kafka.apis import APIS
 from tailrace.kafka.compiler import STEP
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.errors import UnencodableMessage
-from tailrace.kafka.produce_shape import ProduceShape
+from tailrace.kafka.produce_shape import ProduceShapes
 from tailrace.turns import Turns, in_turns
 
 CLIENT_ID = "tailrace-gateway"
@@ -82,7 +82,7 @@ class GatewayClient:
         self.leadership = KnownLeadership()
         self.muted_until = 0.0
         self.peer_host = access.host
-        self.produce_shape: ProduceShape | None = None
+        self.produce_shapes: ProduceShapes | None = None
         self.sees_all_groups = True
         self._context = context
         self._reservation = AnswerReservation(context.memory)

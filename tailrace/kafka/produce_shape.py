@@ -5,16 +5,19 @@
 
 (Before version 9, the length has four bytes, and nothing follows the records.) A `ProduceShape` is learned from a
 decoded request, and reads requests with the same bytes in the same places. It returns the same as the codec, and leaves
-all other requests to the codec.
+all other requests to the codec. librdkafka sends one batch in each request, so a connection has a shape for each topic.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from struct import Struct
+from typing import Any
 
 import msgspec
 
+from tailrace.kafka import encode_request
 from tailrace.kafka.api_keys import ApiKey
 from tailrace.kafka.headers import RequestHeader, is_flexible
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -27,13 +30,17 @@ _TAGS = b"\0\0\0"
 """The end of a request without tagged fields in its partition, its topic and itself."""
 MAX_SAME_BYTES = 1024
 """The most constant bytes: enough for a client id and a topic's name."""
+MAX_SHAPES = 16
+"""The most shapes of one connection."""
+_SAME_AT = 8
+"""Where the constant bytes begin, after key, version and correlation id."""
 KNOWN_LENGTHS = 4_096
 """The most lengths of records whose encoding is kept. Similar batches have few different lengths."""
 
 
-class ProduceShape(msgspec.Struct, frozen=True):
+class ProduceShape(msgspec.Struct, eq=False):
     """The constant part of similar requests. `fields` reads key and version, correlation id, the constant bytes
-    (`same`) and the partition."""
+    (`same`) and the partition. `kept`: what the caller has decided about such requests."""
 
     fields: Struct
     first: bytes
@@ -41,6 +48,7 @@ class ProduceShape(msgspec.Struct, frozen=True):
     is_flexible: bool
     header: RequestHeader
     request: ProduceRequest
+    kept: Any = None
 
     def read(self, frame: memoryview) -> tuple[RequestHeader, ProduceRequest] | None:
         """Return the header and message of a request with this shape; None for any other."""
@@ -91,6 +99,38 @@ class ProduceShape(msgspec.Struct, frozen=True):
         return correlation_id, index, records_start, tags_at
 
 
+class ProduceShapes:
+    """The shapes of one connection, by the constant bytes of their requests."""
+
+    __slots__ = ("_shapes", "_sizes")
+
+    def __init__(self) -> None:
+        self._shapes: dict[bytes, ProduceShape] = {}
+        self._sizes: tuple[int, ...] = ()
+
+    def __iter__(self) -> Iterator[ProduceShape]:
+        return iter(self._shapes.values())
+
+    def of(self, data: memoryview, start: int) -> ProduceShape | None:
+        """Return the shape whose constant bytes the request at `start` has, or None. Whether it reads the request is
+        for the caller to see."""
+        first = start + _SAME_AT
+        for size in self._sizes:
+            shape = self._shapes.get(bytes(data[first : first + size]))
+            if shape is not None:
+                return shape
+        return None
+
+    def add(self, shape: ProduceShape) -> None:
+        """Add a shape. If there are too many it replaces the newest: so a connection that sends to more topics in turn
+        keeps the shapes of most."""
+        shapes = self._shapes
+        if shape.same not in shapes and len(shapes) >= MAX_SHAPES:
+            shapes.popitem()
+        shapes[shape.same] = shape
+        self._sizes = tuple({len(same) for same in shapes})
+
+
 @lru_cache(KNOWN_LENGTHS)
 def _encoded_length(size: int) -> bytes | None:
     """Return the encoded length (+ 1) at the start of `size` bytes that are a length and the records.
@@ -103,26 +143,44 @@ def _encoded_length(size: int) -> bytes | None:
 
 
 def shape_of(frame: memoryview, header: RequestHeader, request: ProduceRequest) -> ProduceShape | None:
-    """Return the shape of a decoded request; None if it does not have exactly one batch, or has unusual bytes."""
+    """Return the shape of a decoded request; None if it does not have exactly one batch, or has unusual bytes.
+
+    The bytes before the length must be those that the codec itself writes. So the codec reads just these, then the
+    length, the records and the empty tagged fields, as `ProduceShape.find` does. The records are not looked at.
+    """
     if len(request.topic_data) != 1 or len(request.topic_data[0].partition_data) != 1:
         return None
-    records = request.topic_data[0].partition_data[0].records
-    if records is None:
+    topic = request.topic_data[0]
+    partition = topic.partition_data[0]
+    if partition.records is None:
         return None
     flexible = is_flexible(ApiKey.PRODUCE, header.api_version)
-    after = len(_TAGS) if flexible else 0
-    length_bytes = len(unsigned_varint(len(records) + 1)) if flexible else _LENGTH.size
-    same_bytes = len(frame) - after - len(records) - length_bytes - _OTHERS.size
-    if not 0 < same_bytes <= MAX_SAME_BYTES:
-        return None
-    fields = Struct(f">4si{same_bytes}si")
-    first, _, same, _ = fields.unpack_from(frame)
-    topic = request.topic_data[0]
     kept = ProduceRequest(
         request.transactional_id,
         request.acks,
         request.timeout_ms,
         [TopicProduceData(topic.name, topic.topic_id)],
     )
+    before = _before_length(header, kept, partition.index, flexible)
+    same_bytes = len(before) - _OTHERS.size
+    if same_bytes > MAX_SAME_BYTES or frame[: len(before)] != before:
+        return None
+    fields = Struct(f">4si{same_bytes}si")
+    first, _, same, _ = fields.unpack_from(before)
     shape = ProduceShape(fields, first, same, flexible, header, kept)
-    return shape if shape.read(frame) == (header, request) else None
+    return shape if shape.find(frame, 0, len(frame)) is not None else None
+
+
+def _before_length(header: RequestHeader, kept: ProduceRequest, index: int, flexible: bool) -> bytes:
+    """Return what the codec writes of a request before the length of its records."""
+    empty = TopicProduceData(
+        kept.topic_data[0].name,
+        kept.topic_data[0].topic_id,
+        [PartitionProduceData(index, memoryview(b""))],
+    )
+    request = ProduceRequest(kept.transactional_id, kept.acks, kept.timeout_ms, [empty])
+    parts = encode_request(
+        header.correlation_id, ApiKey.PRODUCE, header.api_version, request, client_id=header.client_id
+    )
+    after = 1 + len(_TAGS) if flexible else _LENGTH.size
+    return b"".join(parts)[_LENGTH.size : -after]

@@ -294,7 +294,7 @@ def connection() -> KafkaConnection:
     made.client_software = ""
     made.access = ANYBODY
     made.leadership = KnownLeadership()
-    made.produce_shape = made.fast_path = None
+    made.produce_shapes = made.fast_path = None
     made.deferred = 0
     made.muted_until = 0.0
     return made

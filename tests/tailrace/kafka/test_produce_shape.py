@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tailrace.kafka import ApiKey, MalformedRequest, decode_request, encode_request, parse_request_header
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tailrace.kafka.produce_shape import MAX_SAME_BYTES, ProduceShape, shape_of
+from tailrace.kafka.produce_shape import MAX_SAME_BYTES, MAX_SHAPES, ProduceShape, ProduceShapes, shape_of
 
 VERSIONS = [3, 5, 7, 8, 9, 10, 12, 13]
 SIZES = [0, 1, 61, 126, 127, 128, 16_381, 16_382, 16_383, 16_384, 70_000, 2_097_150, 2_097_151, 2_097_152]
@@ -69,6 +69,37 @@ def test_records_are_views_and_what_was_learned_keeps_no_frame(version: int) -> 
     records = read[1].topic_data[0].partition_data[0].records
     assert records is not None and records.obj is frame.obj
     assert not shape.request.topic_data[0].partition_data
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_shape_is_learned_without_a_look_at_the_records(version: int) -> None:
+    """Comparing two views takes 10 ms a MiB."""
+    assert shape_of(produce(version, b"x" * 100), *decoded(produce(version, b"y" * 100))) is not None  # type: ignore[arg-type]
+
+
+def test_no_shape_is_learned_where_the_codec_finds_the_records_elsewhere() -> None:
+    records = b"\0\0\0\3e" + b"\0" * 100
+    tagged = bytes(produce(9, records))[:-1] + b"\x01\x00\x64" + b"\0" * 100
+    _, request = decoded(memoryview(tagged))
+    found = request.topic_data[0].partition_data[0].records
+    assert found is not None and len(found) == len(records)
+    assert learned(memoryview(tagged)) is None
+
+
+def test_shapes_are_found_by_topic_and_most_of_them_stay_if_there_are_too_many() -> None:
+    shapes = ProduceShapes()
+    frames = [produce(9, b"x" * 100, topic=f"t{number}") for number in range(MAX_SHAPES + 3)]
+    for frame in frames:
+        shape = learned(frame)
+        assert shape is not None
+        shapes.add(shape)
+    found = [shapes.of(memoryview(b"ahead" + frame), 5) for frame in frames]
+    assert [
+        shape is not None and shape.read(frame) == decoded(frame)
+        for shape, frame in zip(found, frames, strict=True)
+    ] == ([True] * (MAX_SHAPES - 1) + [False] * 3 + [True])
+    assert shapes.of(produce(9, b"x", topic="other"), 0) is None
+    assert len(list(shapes)) == MAX_SHAPES
 
 
 @pytest.mark.parametrize("version", VERSIONS)
