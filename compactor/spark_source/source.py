@@ -74,11 +74,11 @@ class DefaultSource(DataSource):  # type: ignore[misc]
             return spark_schema(SourceOptions.of(self.options).columns)
 
     def reader(self, schema: Any) -> DataSourceReader:
-        options = SourceOptions.of(self.options)
+        options = self._source_options(schema)
         return FilteredSource(options) if _spark_pushes_filters() else BatchSource(options)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
-        return StreamSource(SourceOptions.of(self.options))
+        return StreamSource(self._source_options(schema))
 
     def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
         from compactor.spark_sink.sink import BatchSink
@@ -89,6 +89,18 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         from compactor.spark_sink.sink import StreamSink
 
         return StreamSink(self._sink_options(schema, overwrite))
+
+    def _source_options(self, schema: Any) -> SourceOptions:
+        """Check the options, and that the schema is the source's own, even if the user has set one: Spark assigns our
+        columns to it by position."""
+        options = SourceOptions.of(self.options)
+        own = spark_schema(options.columns)
+        given = ",".join(f"{field.name} {field.dataType.simpleString()}" for field in schema.fields)
+        if given.replace("timestamp_ntz", "timestamp").replace(" ", "") != own.replace(" ", ""):
+            raise ValueError(
+                f"the source has the columns {own}; read without a schema, and choose columns by option 'columns'"
+            )
+        return options
 
     def _sink_options(self, schema: Any, overwrite: bool) -> SinkOptions:
         if overwrite:

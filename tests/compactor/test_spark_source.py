@@ -32,6 +32,15 @@ from pyspark.sql.datasource import (
     Not,
     StringStartsWith,
 )
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 import compactor.rewrite as rewrite_module
 from compactor.cycle import CompactionSettings, InProcess, run_cycle
@@ -61,7 +70,7 @@ from compactor.spark_source.positions import (
     ranges_between,
 )
 from compactor.spark_source.pushdown import IntegerRange, Limits, push
-from compactor.spark_source.source import StreamSource
+from compactor.spark_source.source import BatchSource, DefaultSource, StreamSource
 from sequencer.api.groups import CommitOffsets, OffsetPosition
 from sequencer.api.reads import FindAnswer, FindRequest, Run
 from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
@@ -702,6 +711,25 @@ def test_columns_are_those_of_sparks_kafka_source_and_headers_come_when_asked_fo
 def test_an_option_that_is_wrong_or_unknown_is_refused_by_name(given: dict[str, str], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         SourceOptions.of(GIVEN | given)
+
+
+def test_a_schema_that_is_given_must_be_the_sources_own() -> None:
+    """Spark takes our columns by their places, whatever their names are: the key would be in `value`."""
+    source = DefaultSource(GIVEN | {"columns": "key,value,timestamp,headers"})
+    key, value = StructField("key", BinaryType()), StructField("value", BinaryType())
+    header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+    headers = StructField("headers", ArrayType(header))
+    for time in (TimestampType(), TimestampNTZType()):  # by spark.sql.timestampType
+        own = StructType([key, value, StructField("timestamp", time), headers])
+        assert isinstance(source.reader(own), BatchSource)
+        assert isinstance(source.streamReader(own), StreamSource)
+    other = StructType([value, key, StructField("timestamp", TimestampType()), headers])
+    for given in (other, StructType([StructField("value", StringType())])):
+        for read in (source.reader, source.streamReader):
+            with pytest.raises(
+                ValueError, match=r"has the columns key binary, value binary, .* without a schema"
+            ):
+                read(given)
 
 
 async def test_offsets_name_each_partition_and_a_stream_has_no_end() -> None:

@@ -18,6 +18,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.datasource import CaseInsensitiveDict, EqualTo, GreaterThanOrEqual, StringContains
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType, TimestampType
 
 from compactor.cycle import CompactionSettings, InProcess, run_cycle
 from compactor.spark_source import source as source_module
@@ -32,6 +33,10 @@ from tailrace.object_store.open import open_store
 from tests.support.compaction import Log, batch_of, unreadable_batch
 
 pickle = CloudPickleSerializer()
+KAFKA_TYPES = (BinaryType, BinaryType, StringType, IntegerType, LongType, TimestampType, IntegerType)
+KAFKA_SCHEMA = StructType()
+for name, kind in zip(KAFKA_COLUMNS, KAFKA_TYPES, strict=True):
+    KAFKA_SCHEMA.add(name, kind())
 
 
 def sent(value: Any) -> Any:
@@ -110,7 +115,7 @@ def restarted_stream(written: Written, **always: str) -> Callable[..., Any]:
 
     def driver(**options: str) -> Any:
         given = {"subscribe": "a", "startingOffsets": "earliest"} | always | options
-        return sent(written.source(**given)).streamReader(None)
+        return sent(written.source(**given)).streamReader(KAFKA_SCHEMA)
 
     return driver
 
@@ -141,7 +146,7 @@ def test_a_query_is_planned_sent_and_read_over_tail_and_parquet(
     written.compact()
     written.write("a", b"4", partition=1)
     source = sent(written.source(SUBSCRIBE="a,b"))
-    reader = source.reader(None)
+    reader = source.reader(KAFKA_SCHEMA)
     assert type(reader) is BatchSource, "Spark refuses a reader that takes filters while its setting is off"
     rows = rows_of(reader, reader.partitions())
     assert [tuple(row) for row in rows] == [KAFKA_COLUMNS] * 4
@@ -149,7 +154,7 @@ def test_a_query_is_planned_sent_and_read_over_tail_and_parquet(
         ("a", 0, 0, b"1"), ("a", 0, 1, b"2"), ("a", 1, 0, b"4"), ("b", 0, 0, b"3")
     ]  # fmt: skip
     monkeypatch.setattr(source_module, "_spark_pushes_filters", lambda: True)
-    reader = source.reader(None)
+    reader = source.reader(KAFKA_SCHEMA)
     of_spark = StringContains(("topic",), "a")
     filters = [EqualTo(("topic",), "a"), GreaterThanOrEqual(("offset",), 1), of_spark]
     assert reader.pushFilters(filters) == [of_spark]
@@ -164,7 +169,9 @@ def test_a_stream_continues_from_its_checkpoint_and_a_batch_that_is_planned_agai
     written.write("a", b"before")
 
     def driver() -> Any:
-        return sent(written.source(subscribePattern="a.*", startingOffsets="latest")).streamReader(None)
+        return sent(written.source(subscribePattern="a.*", startingOffsets="latest")).streamReader(
+            KAFKA_SCHEMA
+        )
 
     first = driver()
     start = checkpointed(first.initialOffset())
@@ -198,7 +205,7 @@ def test_a_first_batch_that_is_made_again_begins_where_it_began(written: Written
     written.write("a", b"before")
 
     def driver() -> Any:
-        return sent(written.source(subscribe="a", startingOffsets=edge)).streamReader(None)
+        return sent(written.source(subscribe="a", startingOffsets=edge)).streamReader(KAFKA_SCHEMA)
 
     first = driver()
     end = json.loads(json.dumps(first.latestOffset()))  # Spark asks for it first
@@ -221,10 +228,10 @@ def test_a_stream_that_continues_does_not_ask_where_it_would_begin(written: Writ
     written.topic("a", 1)
     starting = json.dumps({"a": {"0": 0}})
     source = written.source(subscribe="a", startingOffsets=starting)
-    end = sent(source).streamReader(None).latestOffset()
+    end = sent(source).streamReader(KAFKA_SCHEMA).latestOffset()
     written.widen("a", 2)  # the option does not name the new partition
     written.write("a", b"1", partition=1)
-    again = sent(source).streamReader(None)
+    again = sent(source).streamReader(KAFKA_SCHEMA)
     assert [row["value"] for row in rows_of(again, again.partitions(end, again.latestOffset()))] == [b"1"]
 
 
