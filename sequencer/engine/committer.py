@@ -27,7 +27,7 @@ from sequencer.engine.group_commit import GroupCommit
 from sequencer.engine.group_deletion import GroupDeletions, delete_positions_first
 from sequencer.engine.requests import DECISIONS, QUERIES, CheckpointWait, Context, Decision, Query
 from sequencer.engine.silent_agents import SilentAgentsLog
-from sequencer.engine.term import Term
+from sequencer.engine.term import Term, caused_by_no_request
 from sequencer.methods import METHODS, Method, SequencerMethods
 from sequencer.observer import SequencerObserver, timed, timed_reads
 from sequencer.reading.journal import NOTHING_KNOWN, Journal, LastNumbers
@@ -328,7 +328,8 @@ class Committer(SequencerMethods):
             return
         async with self._preparing:
             if self._view.is_stale:
-                await self._load()
+                with caused_by_no_request():
+                    await self._load()
 
     async def _load(self) -> None:
         await self._check_identity()

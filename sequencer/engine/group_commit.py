@@ -21,7 +21,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast, overload
 from uuid import UUID
@@ -41,7 +40,7 @@ from sequencer.api.errors import (
 )
 from sequencer.api.values import Value
 from sequencer.engine.row_lookup import LookupKeys, RowLookup
-from sequencer.engine.term import Term
+from sequencer.engine.term import Term, caused_by_no_request
 from sequencer.observer import SequencerObserver, timed
 from sequencer.reading.view import CommitterView
 from sequencer.rules import repeats, upload_sessions
@@ -407,8 +406,7 @@ class GroupCommit:
         If another committer takes the lease meanwhile, the store refuses this epoch, so nothing decided on this state
         overwrites what that committer wrote.
         """
-        with _caused_by_no_request():
-            await self._ensure_ready()
+        await self._ensure_ready()
         sought = await self._rows_to_look_up(group, rest, turns)
         if not sought:
             return Draft(self._view.state, await self._now_ms())
@@ -446,7 +444,7 @@ class GroupCommit:
         return RequiredRows({ProducerRow: keys})
 
     async def _now_ms(self) -> int:
-        with _caused_by_no_request():
+        with caused_by_no_request():
             return await self._store.now_ms()
 
     def _early_of(self, group: list[_Queued]) -> list[CommitRequest]:
@@ -613,12 +611,3 @@ def _fail(request: _Queued, error: BaseException) -> None:
     if not request.answer.done():
         request.answer.set_exception(error)
         request.answer.exception()  # mark it as retrieved: its caller may be gone
-
-
-@contextmanager
-def _caused_by_no_request() -> Iterator[None]:
-    """Turn the store's refusals into SequencerUnavailable: no request of the group caused them, so all must retry."""
-    try:
-        yield
-    except RequestFailed as error:
-        raise SequencerUnavailable(str(error)) from error

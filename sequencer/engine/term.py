@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import structlog
 
-from sequencer.api.errors import SequencerError, SequencerUnavailable
+from sequencer.api.errors import RequestFailed, SequencerError, SequencerUnavailable
 from sequencer.observer import SequencerObserver, timed
 from sequencer.store.row_store import LONGEST_LEASE_MS, RowStore
 from tailrace.background_tasks import cancel_and_wait, log_and_continue, retrieve_error
@@ -48,6 +49,15 @@ _STEP_S = 0.25
 def lease_for(shortest_ms: int, round_trip_s: float) -> int:
     """Return the length of the next lease in ms, for a database with this round trip."""
     return max(shortest_ms, min(MAX_LEASE_MS, round(round_trip_s * 1000 * ROUND_TRIPS_A_LEASE)))
+
+
+@contextmanager
+def caused_by_no_request() -> Iterator[None]:
+    """Turn the store's refusals into SequencerUnavailable: no request caused them, so all must retry."""
+    try:
+        yield
+    except RequestFailed as error:
+        raise SequencerUnavailable(str(error)) from error
 
 
 class Term:
@@ -175,7 +185,8 @@ class Term:
                 began = self._clock.monotonic()
                 is_answered = await wait_for(self._clock, answer, _STEP_S)
                 seconds += min(_STEP_S, self._clock.monotonic() - began)
-            value = answer.result()
+            with caused_by_no_request():
+                value = answer.result()
         finally:
             await cancel_and_wait(answer)
         self._note_round_trip(seconds)

@@ -16,7 +16,7 @@ import pytest
 from sequencer import server
 from sequencer.api.agents import AgentInfo
 from sequencer.api.commits import CommitRequest, ObjectDescription, ObjectKind, OpenSession
-from sequencer.api.errors import IncarnationChanged, SequencerUnavailable
+from sequencer.api.errors import IncarnationChanged, RequestFailed, SequencerUnavailable
 from sequencer.api.groups import CommitOffsets, OffsetPosition
 from sequencer.api.producers import InitProducer
 from sequencer.api.reads import FeedRequest
@@ -43,13 +43,14 @@ WRITES = ("write", "take_committer_lease", "renew_committer_lease", "release_com
 
 class Cut:
     """A node's way to the store; `is_away` makes every call fail, `is_full` those that write, one that isn't open makes
-    them wait."""
+    them wait; `is_refusing` refuses writes and loads."""
 
     def __init__(self, store: HookedRowStore) -> None:
         self._store = store
         self.calls: Counter[str] = Counter()
         self.is_away = False
         self.is_full = False
+        self.is_refusing = False
         self.is_without_journal = False
         self.is_open = asyncio.Event()
         self.is_open.set()
@@ -67,6 +68,10 @@ class Cut:
                 raise SequencerUnavailable("the journal can't be read")
             if self.is_full and name in WRITES:
                 raise SequencerUnavailable("the disk is full")
+            if self.is_refusing and name == "is_lease_free":
+                return False  # PostgreSQL's answer
+            if self.is_refusing and name in (*WRITES, "load"):
+                raise RequestFailed("the database assigns no transaction ids")
             return await method(*arguments, **named)
 
         return call
@@ -475,6 +480,28 @@ async def test_while_the_databases_disk_is_full_reads_continue_and_writes_are_pu
         await world.pass_time(2.0)
         assert (await world.during(first.sequencer.create_topic(CreateTopic("u", 1, {})))).name == "u"
         assert first._local is local and first.is_committer
+
+
+async def test_a_database_that_refuses_the_lease_is_unavailable_to_every_request() -> None:
+    """No request has caused it: a refusal would tell clients, producers with transactions for good, not to retry."""
+    async with started_world() as world:
+        first, second = world.nodes.values()
+        await world.during(first.sequencer.create_topic(CreateTopic("t", 1, {})))
+        for cut in world.cuts.values():
+            cut.is_refusing = True
+        await world.pass_time(5.0)
+        for node in (first, second):
+            for call in (
+                lambda node=node: node.sequencer.metadata(MetadataRequest()),
+                lambda node=node: node.sequencer.create_topic(CreateTopic("u", 1, {})),
+            ):
+                with pytest.raises(SequencerUnavailable):
+                    await world.during(call())
+        assert {"no transaction ids" in node.no_committer for node in (first, second)} == {True}
+        for cut in world.cuts.values():
+            cut.is_refusing = False
+        await world.pass_time(2.0)
+        assert (await world.during(first.sequencer.create_topic(CreateTopic("u", 1, {})))).name == "u"
 
 
 async def test_while_only_its_disk_is_full_a_committer_answers_nothing_once_another_has_the_lease() -> None:

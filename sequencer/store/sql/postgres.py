@@ -353,6 +353,10 @@ class PostgresDatabase:
 
     def _as_unavailable(self, error: BaseException) -> SequencerUnavailable:
         words = " ".join(str(error).split())  # a hint stands on a line of its own
+        if isinstance(
+            error, asyncpg.InternalClientError
+        ):  # the driver got the server's reason between two statements
+            words = f"the server has ended this connection; its log says why ({words})"
         return SequencerUnavailable(f"{self._name}: {words or 'no answer in time'} ({type(error).__name__})")
 
 

@@ -482,6 +482,10 @@ class MuteableProxy:
         self._passing = asyncio.Event()
         self._passing.set()
         self._pumps: list[asyncio.Task[None]] = []
+        self.passes_ends = True
+        """Whether the end of one connection ends the other."""
+        self.passed = 0
+        """Pieces of data that were passed on."""
 
     async def start(self) -> int:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -508,7 +512,9 @@ class MuteableProxy:
             while data := await reader.read(65536):
                 await self._passing.wait()
                 writer.write(data)
-        writer.close()
+                self.passed += 1
+        if self.passes_ends:
+            writer.close()
 
 
 @pytest.mark.parametrize("work", ["write", "load"])
@@ -545,6 +551,36 @@ async def test_a_database_that_falls_silent_blocks_nobody_and_is_used_again(
     proxy.speak()
     async with asyncio.timeout(PATIENCE_SECONDS):
         await once_available(do)
+    await store.close()
+    await proxy.stop()
+
+
+async def test_a_connection_that_the_server_ends_between_two_statements_names_where_the_reason_stands(
+    database: str,
+) -> None:
+    """The driver forgets the server's words if it asked nothing at that time."""
+    place = sa.engine.make_url(database)
+    assert place.host is not None and place.port is not None
+    proxy = MuteableProxy(place.host, place.port)
+    behind = place.set(host="127.0.0.1", port=await proxy.start())
+    store = store_at(behind.render_as_string(hide_password=False))
+    epoch = await become_committer(store)
+    other = await connect(database)
+    proxy.passes_ends = False  # the words arrive first
+    passed = proxy.passed
+    await other.execute(
+        "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'tailrace-sequencer commits'"
+    )
+    while proxy.passed == passed:
+        await asyncio.sleep(0)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    with pytest.raises(SequencerUnavailable, match="ended this connection; its log says why"):
+        await store.write(changes(CounterRow("n", 1)), epoch)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await once_available(lambda: store.write(changes(CounterRow("n", 2)), epoch))
+    proxy.passes_ends = True
+    await other.close()
     await store.close()
     await proxy.stop()
 
