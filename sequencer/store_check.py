@@ -2,7 +2,8 @@
 
 With another bucket, prefix or folder an agent would acknowledge records that no other agent finds, a Spark job would
 write such records, and a sequencer server would write checkpoints that `tailrace recover` does not find. All keys of a
-cluster begin with its id. So a store without such keys is refused if the database has objects.
+cluster begin with its id. So a store without such keys is refused if the database has objects. If the database has none
+but the store has another cluster, the log warns: the cluster's database may be lost.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import structlog
 
 from sequencer.api.interface import Sequencer
 from sequencer.api.values import Empty
-from tailrace.background_tasks import cancel_and_wait
+from tailrace.background_tasks import cancel_and_wait, log_and_continue
 from tailrace.clock import Clock, wait_for
 from tailrace.object_store.api import BucketMissing, ObjectStore, StoreError
 
 CHECK_SECONDS = 10.0
 """How long the store may take to answer. Processes also start while the store is away; it is not checked then."""
+MAX_OTHERS = 20
+"""How many other prefixes of the store are searched for clusters."""
 
 log = structlog.get_logger(__name__)
 
@@ -56,6 +59,15 @@ async def check_store(
             "prefix or folder than the cluster's, or a folder that is not mounted; give the --store of its other "
             "processes"
         )
+    with log_and_continue(log, "the object store is not checked for other clusters", StoreError):
+        prefixes = (await store.list_prefixes(""))[:MAX_OTHERS]
+        others = [prefix for prefix in prefixes if await _has_keys(store, f"{prefix}cluster.json")]
+        if others:
+            log.warning(
+                "the database is new, but the object store has other clusters; if one of them is this one, stop, and "
+                "rebuild its database with `tailrace recover`",
+                cluster_id=cluster_id, others=others,
+            )  # fmt: skip
 
 
 async def has_objects(sequencer: Sequencer) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import os
+import resource
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,6 +22,7 @@ from agent.gateway.telemetry import GatewayTelemetry
 from agent.http import AgentPages
 from agent.security.listener_contexts import ClientSecurity
 from agent.server import Agent, AgentOptions, package_version
+from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
 from agent.telemetry_observers import CacheMetrics, StoreMetrics
 from cache.chunk_file import CacheFolderUnusable
@@ -76,6 +78,8 @@ from tailrace_cli.settings import Settings
 log = structlog.get_logger("tailrace.process")
 
 _COMMITTER_PATIENCE_SECONDS = 15.0
+KEPT_FILES = 512
+"""Open files for everything but Kafka clients: `http`, the store, the database, peers."""
 LAST_RESORT_SECONDS = 30.0
 """How long a process may take to end after its drain, before it is forced to exit."""
 
@@ -409,7 +413,10 @@ class _AgentProcess:
     ) -> Agent:
         return Agent(
             agent_options(self._settings, http_port, self._security.rpc, self._clients),
-            self._settings.agent.on_store(self._store_url, self._prices.put_per_1000),
+            within_open_files(
+                self._settings.agent.on_store(self._store_url, self._prices.put_per_1000),
+                resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            ),
             sequencer=sequencer,
             store=store,
             clock=self._runtime.clock,
@@ -420,6 +427,19 @@ class _AgentProcess:
             telemetry=self._telemetry,
             on_lost=self._shutdown.fail,
         )
+
+
+def within_open_files(settings: AgentSettings, files: int) -> AgentSettings:
+    """Return the settings with at most as many client connections as this limit of open files leaves room for. Beyond
+    the limit libuv closes new connections without a word, and stores and databases can't be opened."""
+    most = files - min(KEPT_FILES, files // 2)
+    if files == resource.RLIM_INFINITY or settings.max_connections <= most:
+        return settings
+    log.warning(
+        "agent.max_connections is above the limit of open files (ulimit -n)",
+        max_connections=settings.max_connections, open_files=files, used=most,
+    )  # fmt: skip
+    return settings.model_copy(update={"max_connections": most})
 
 
 async def _open_gateway(

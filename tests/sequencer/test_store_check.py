@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog
 
 from sequencer.store_check import CHECK_SECONDS, WrongStore, check_store
 from tailrace.object_store.api import BucketMissing, ObjectInfo, StoreRefused
@@ -39,6 +40,32 @@ async def test_a_store_without_keys_of_a_cluster_that_has_objects_is_refused(
             await check(store, clock, has_objects=has_objects)
     else:
         await check(store, clock, has_objects=has_objects)
+
+
+@pytest.mark.parametrize(("has_key", "warnings"), [(False, 1), (True, 0)])
+async def test_a_new_database_beside_the_objects_of_another_cluster_is_told(
+    has_key: bool, warnings: int
+) -> None:
+    """The other one may be the cluster whose database was lost: it was begun anew without a word."""
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    await store.put("lost-cluster/cluster.json", [b"x"])
+    await store.put("no-cluster/mixed/1", [b"x"])
+    if has_key:
+        await store.put(f"{CLUSTER}/cluster.json", [b"x"])
+    with structlog.testing.capture_logs() as logs:
+        await check(store, clock, has_objects=False)
+    told = [
+        line for line in logs if line["log_level"] == "warning" and "the database is new" in line["event"]
+    ]
+    assert [line["others"] for line in told] == [["lost-cluster/"]] * warnings
+
+
+async def test_an_empty_store_of_a_new_database_is_no_news() -> None:
+    clock = ManualClock()
+    with structlog.testing.capture_logs() as logs:
+        await check(MemoryStore(clock), clock, has_objects=False)
+    assert logs == []
 
 
 async def test_a_bucket_that_does_not_exist_is_refused_also_for_a_new_cluster() -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,26 +16,35 @@ PATIENCE_SECONDS = 60
 
 @dataclass(frozen=True)
 class Served:
-    """A `tailrace serve` and its addresses for Kafka clients and for metrics."""
+    """A `tailrace serve`, its addresses for Kafka clients and for metrics, and what it logged until it was ready."""
 
     kafka: str
     http: str
+    events: Sequence[str]
 
 
 @contextmanager
-def serve(data: Path, **environ: str) -> Iterator[Served]:
-    """Serve this folder. The block begins when the process is ready; at the end it drains."""
+def serve(data: Path, *, open_files: int | None = None, **environ: str) -> Iterator[Served]:
+    """Serve this folder. The block begins when the process is ready; at the end it drains.
+
+    `open_files`: the process's hard limit of open files.
+    """
     command = [sys.executable, "-m", "tailrace", "serve", "--data", str(data), "--log-format", "json"]
+    limited = [] if open_files is None else ["prlimit", f"--nofile={open_files}:{open_files}"]
     process = subprocess.Popen(
-        [*command, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"],
+        [*limited, *command, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         env={**os.environ, **environ},
     )
     assert process.stderr is not None
     try:
-        ready = next(said for said in map(json.loads, process.stderr) if said["event"] == "ready")
-        yield Served(f"127.0.0.1:{ready['kafka_port']}", f"127.0.0.1:{ready['http_port']}")
+        events: list[str] = []
+        for said in map(json.loads, process.stderr):
+            events.append(said["event"])
+            if said["event"] == "ready":
+                break
+        yield Served(f"127.0.0.1:{said['kafka_port']}", f"127.0.0.1:{said['http_port']}", events)
     finally:
         process.terminate()
         process.communicate(timeout=PATIENCE_SECONDS)

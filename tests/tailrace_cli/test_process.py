@@ -3,14 +3,20 @@ throttled store gets a bounded number of requests."""
 
 from __future__ import annotations
 
+import resource
 import signal
+import socket
 import subprocess
 import sys
+import time
+import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from agent.settings import AgentSettings
 from agent.telemetry_observers import StoreMetrics
 from sequencer.store.sql.store import SqlRowStore
 from tailrace.clock import SystemClock, SystemEntropy
@@ -20,9 +26,11 @@ from tailrace.object_store.open import open_store
 from tailrace.rpc import RpcSecurity
 from tailrace.settings import load_settings
 from tailrace_cli.errors import CommandFailed
-from tailrace_cli.running.process import Runtime, opened_store, sequencer_server
+from tailrace_cli.running.process import Runtime, opened_store, sequencer_server, within_open_files
 from tailrace_cli.settings import Settings
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.row_samples import changes, object_row
+from tests.support.serve import serve
 from tests.tailrace.object_store.test_s3_answers import ENVIRON, answer, server_that_answers
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +63,34 @@ def test_a_process_that_hangs_on_shutdown_is_ended_with_its_stacks_logged() -> N
     finally:
         process.kill()
         process.communicate()
+
+
+def test_connections_beyond_the_limit_of_open_files_are_refused_and_counted_while_files_are_left(
+    tmp_path: Path,
+) -> None:
+    """Beyond the limit itself the event loop closes connections without a word, and the store can't open its files."""
+    with serve(tmp_path / "data", open_files=200) as served, ExitStack() as clients:
+        host, port = served.kafka.split(":")
+        for _ in range(250):
+            clients.enter_context(socket.create_connection((host, int(port)), PATIENCE_SECONDS))
+        refused = 'tailrace_closed_connections_total{reason="max_connections"}'
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while f"{refused} 150.0" not in (metrics := _get(f"http://{served.http}/metrics")):
+            assert time.monotonic() < deadline, [line for line in metrics.splitlines() if "closed" in line]
+    assert "agent.max_connections is above the limit of open files (ulimit -n)" in served.events
+
+
+def test_a_process_without_a_low_limit_of_open_files_says_nothing_of_it() -> None:
+    settings = AgentSettings(max_connections=1_000)
+    assert within_open_files(settings, 100_000) is settings
+    assert within_open_files(settings, resource.RLIM_INFINITY) is settings
+    assert within_open_files(settings, 1_024).max_connections == 512
+    assert within_open_files(settings, 64).max_connections == 32
+
+
+def _get(url: str) -> str:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=60) as response:
+        return str(response.read().decode())
 
 
 async def test_a_sequencer_with_another_store_than_its_database_does_not_start(tmp_path: Path) -> None:
