@@ -459,9 +459,9 @@ class GroupCommit:
         """Return the objects of earlier commits that these commits name, as far as memory tells."""
         named: dict[UUID, None] = {}
         for commit in commits:
-            session = self._view.state.get(SessionRow, commit.session_id)
-            if commit.object is not None and upload_sessions.names_earlier_object(session, commit):
-                named[commit.object.object_id] = None
+            session, stored = self._view.state.get(SessionRow, commit.session_id), commit.object
+            if stored and upload_sessions.names_earlier_object(session, stored.key, commit.number):
+                named[stored.object_id] = None
         return list(named)
 
     def _parts_of(

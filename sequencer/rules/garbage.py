@@ -56,7 +56,7 @@ async def find_garbage(state: HotState, store: RowStore, limit: int, settings: S
 
 
 def _is_due(row: SessionRow, now_ms: int, settings: SequencerSettings) -> bool:
-    return row.swept_ms == 0 or now_ms - row.swept_ms >= settings.sweep_interval_ms
+    return now_ms - row.swept_ms >= settings.sweep_interval_ms
 
 
 async def release_runs(draft: Draft, store: RowStore, runs: Sequence[Run]) -> int:

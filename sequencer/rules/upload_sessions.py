@@ -280,13 +280,11 @@ def check_object(described: ObjectDescription, prefix: str) -> None:
         raise InvalidRequest(f"object {described.key!r} of format version {described.format_version}")
 
 
-def names_earlier_object(session: SessionRow | None, request: CommitRequest) -> bool:
-    """Whether the commit's object may already have a row: a retried batch names the object of an earlier commit. An
-    object with the key of the commit's own number is new, unless the number was already applied. The store refuses an
-    id that another object has."""
-    if request.object is None:
-        return False
-    return session is None or request.object.key != uploaded_key(session.prefix, request.number)
+def names_earlier_object(session: SessionRow | None, key: str, number: int) -> bool:
+    """Whether the object of this key in the commit of this number may already have a row: a retried batch names the
+    object of an earlier commit. An object with the key of the commit's own number is new, unless the number was already
+    applied. The store refuses an id that another object has."""
+    return session is None or key != uploaded_key(session.prefix, number)
 
 
 def _is_of_another_commit(key: str, session: SessionRow) -> bool:
