@@ -103,6 +103,7 @@ from sequencer.api.topics import (
 )
 from sequencer.api.values import Empty
 from sequencer.engine.committer import Committer
+from sequencer.rules.upload_sessions import COMPACTOR_BROKER_ID, COMPACTOR_LEASE
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import AnswerRow
 from tests.support.clocks import SeededEntropy
@@ -158,6 +159,28 @@ async def test_a_commit_sent_twice_is_applied_once(factory: Factory) -> None:
         assert (await bench.find()).high_watermark == 3
 
 
+async def test_an_object_without_a_stored_batch_is_garbage_and_has_no_run(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
+        unknown = [(BatchError.UNKNOWN_TOPIC_OR_PARTITION, -1)]
+        assert await bench.commit(batch(), partition=7) == unknown
+        statistics = await bench.sequencer.statistics(Empty())
+        assert (statistics.runs, statistics.uncompacted_bytes, statistics.retired_objects) == (0, 0, 1)
+        await bench.advance(SETTINGS.deletion_grace_ms + 1)
+        (garbage,) = (await bench.sequencer.garbage(GarbageRequest(10))).objects
+        await bench.sequencer.forget_objects(ForgetObjects([garbage[0]]))
+
+
+async def test_an_answer_is_kept_until_the_caller_has_it(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
+        requests = [bench.request(batch()) for _ in range(2)]
+        answers = [await bench.sequencer.commit(request) for request in requests]
+        last = msgspec.structs.replace(bench.request(batch()), answered_below=1)
+        await bench.sequencer.commit(last)
+        assert await bench.sequencer.commit(requests[1]) == answers[1]
+        with pytest.raises(CommitOutOfOrder):
+            await bench.sequencer.commit(requests[0])
+
+
 async def test_numbers_are_applied_in_order_whatever_order_they_come_in(factory: Factory) -> None:
     async with opened_bench(factory) as bench:
         first, second, third = (bench.request(batch(size)) for size in (1, 2, 3))
@@ -195,13 +218,50 @@ async def test_a_closed_session_takes_nothing_but_answers_what_it_knows(factory:
         answer = await bench.sequencer.commit(known)
         await bench.sequencer.close_session(SessionRef(bench.session.session_id))
         assert await bench.sequencer.commit(known) == answer
-        with pytest.raises(SessionClosed):
-            await bench.commit(batch())
+        unknown = msgspec.structs.replace(bench.session, session_id=UUID(int=404))
+        for session in (bench.session, unknown):
+            with pytest.raises(SessionClosed):
+                await bench.commit(batch(), session=session)
+
+
+async def test_a_session_that_is_closed_again_or_unknown_stays_as_it_was(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
+        session = SessionRef(bench.session.session_id)
+        await bench.sequencer.close_session(session)
+        dead = (await bench.sequencer.garbage(GarbageRequest(10))).sessions
+        await bench.advance(5)
+        for again in (session, SessionRef(UUID(int=404))):
+            await bench.sequencer.close_session(again)
+        assert (await bench.sequencer.garbage(GarbageRequest(10))).sessions == dead
+
+
+async def test_a_session_is_opened_only_under_a_live_lease_of_its_epoch(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
+        agent, compactor = bench.agent, COMPACTOR_BROKER_ID
+
+        async def refused(broker_id: int, *epochs: int) -> None:
+            for epoch in epochs:
+                with pytest.raises(LeaseLost):
+                    await bench.sequencer.open_session(OpenSession(broker_id, epoch))
+
+        await refused(agent.broker_id, agent.epoch - 1, agent.epoch + 1)
+        await refused(agent.broker_id + 7, agent.epoch)
+        await refused(compactor, 0, 1)
+        lease = await bench.sequencer.take_lease(TakeLease(COMPACTOR_LEASE, "me", 0, 60_000))
+        await refused(compactor, lease.epoch - 1, lease.epoch + 1)
+        await bench.sequencer.open_session(OpenSession(compactor, lease.epoch))
+        await bench.advance(60_000)
+        await refused(compactor, lease.epoch)
+        await bench.sequencer.register_agent(msgspec.structs.replace(info("a"), instance=UUID(int=77)))
+        await refused(agent.broker_id, agent.epoch)
 
 
 async def test_an_expired_session_is_closed_for_good(factory: Factory) -> None:
     async with opened_bench(factory) as bench:
-        await bench.advance(SETTINGS.session_lease_ms + 1)
+        bench.opened.clock.advance(SETTINGS.session_lease_ms / 1000)
+        with pytest.raises(SessionClosed):
+            await bench.commit(batch())  # though nothing has closed it yet
+        await bench.advance(0)
         with pytest.raises(SessionClosed):
             await bench.commit(batch())
         with pytest.raises(SessionClosed):
@@ -237,7 +297,7 @@ async def test_a_gap_closes_when_the_missing_batch_comes_and_the_other_is_retrie
         producer = (await bench.sequencer.init_producer(InitProducer())).producer_id
         await bench.commit(batch(producer=producer, sequence=0))
         early = batch(producer=producer, sequence=2)
-        stored = bench.stored(bench.session)
+        stored = bench.stored(bench.session, 1)  # it is uploaded once: the retry names it again
         assert await bench.commit(early, stored=stored) == [(BatchError.SEQUENCE_GAP, -1)]
         assert (await bench.sequencer.statistics(Empty())).retired_objects == 1
         assert await bench.commit(batch(producer=producer, sequence=1)) == [(STORED, 1)]
@@ -277,6 +337,10 @@ async def test_a_new_object_under_the_id_of_another_is_refused_alone(factory: Fa
         )
         assert isinstance(refused, RequestFailed)
         assert isinstance(stored, CommitAnswer)
+        for changed in ({"key": f"{first.key}0"}, {"size": first.size + 1, "key": first.key}):
+            described = msgspec.structs.replace(first, **changed)
+            with pytest.raises(InvalidRequest, match="is stored as"):
+                await bench.sequencer.commit(bench.request(batch(), number=1, stored=described))
         assert [run.key for run in (await bench.find(0)).runs] == [first.key, uploaded_key(other.prefix, 0)]
 
 
@@ -387,6 +451,29 @@ async def test_retention_removes_old_runs_and_retires_their_objects(factory: Fac
         assert (await bench.sequencer.known_keys(KnownKeys([objects[0][1]]))).keys == []
 
 
+async def test_an_object_that_is_live_or_in_its_grace_period_is_not_forgotten(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
+        bench.topic = await bench.sequencer.create_topic(CreateTopic("short", 1, {"retention.ms": "1000"}))
+        old, new = [bench.request(batch(2, at=at)) for at in (T0, T0 + 6_000)]
+        await bench.sequencer.commit(old)
+        await bench.sequencer.commit(new)
+        assert old.object is not None and new.object is not None
+        await bench.advance(5_000)
+        await bench.sequencer.apply_retention(Empty())
+        await bench.advance(SETTINGS.deletion_grace_ms - 1)
+        keys = [old.object.key, new.object.key]
+        for described in (old.object, new.object):
+            with pytest.raises(InvalidRequest):
+                await bench.sequencer.forget_objects(ForgetObjects([described.object_id]))
+        assert (await bench.sequencer.known_keys(KnownKeys(keys))).keys == keys
+        await bench.advance(1)
+        with pytest.raises(InvalidRequest):
+            await bench.sequencer.forget_objects(ForgetObjects([old.object.object_id, new.object.object_id]))
+        assert (await bench.sequencer.known_keys(KnownKeys(keys))).keys == keys, "all or none"
+        await bench.sequencer.forget_objects(ForgetObjects([old.object.object_id]))
+        assert (await bench.sequencer.known_keys(KnownKeys(keys))).keys == keys[1:]
+
+
 async def test_retention_by_bytes_keeps_what_was_promised(factory: Factory) -> None:
     async with opened_bench(factory) as bench:
         bench.topic = await bench.sequencer.create_topic(CreateTopic("small", 1, {"retention.bytes": "250"}))
@@ -459,6 +546,83 @@ async def test_a_swap_of_runs_that_have_changed_is_refused(factory: Factory) -> 
         late = SwapRequest(UUID(int=79), request.lease_epoch + 1, request.session_id, stored, request.runs)
         with pytest.raises(SwapRefused):
             await bench.sequencer.swap(late)
+
+
+async def test_a_swap_that_would_lose_or_misplace_records_is_refused(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
+        request = await prepare_swap(bench)
+        other = await bench.sequencer.create_topic(CreateTopic("other", 1, {}))
+        (run_,) = request.runs
+        replaced = msgspec.structs.replace
+        mixed_id = run_.replaced[0][1]
+        for described in (
+            replaced(request.object, kind=ObjectKind.MIXED),
+            replaced(request.object, key=f"elsewhere/{request.object.key}"),
+            replaced(request.object, object_id=mixed_id),
+        ):
+            with pytest.raises(InvalidRequest):
+                await bench.sequencer.swap(replaced(request, object=described))
+        for runs in (
+            [replaced(run_, base_offset=1)],
+            [replaced(run_, replaced=[])],
+            [replaced(run_, max_timestamp=T0 + 1)],
+            [run_, replaced(run_, topic_id=other.topic_id)],
+        ):
+            with pytest.raises(InvalidRequest):
+                await bench.sequencer.swap(replaced(request, runs=runs))
+        for end_offset in (5, 7):
+            with pytest.raises(SwapRefused):
+                await bench.sequencer.swap(replaced(request, runs=[replaced(run_, end_offset=end_offset)]))
+        assert [run.base_offset for run in (await bench.find(0)).runs] == [0, 2, 4]
+        await bench.sequencer.swap(request)
+        assert [(run.base_offset, run.end_offset) for run in (await bench.find(0)).runs] == [(0, 6)]
+
+
+async def test_running_maxima_do_not_fall_where_a_swap_puts_a_run(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
+        await bench.commit(batch(2, at=T0 + 9))
+        request = await prepare_swap(bench)
+        await bench.sequencer.swap(renamed(request, 998, (await bench.find(2)).runs[1:]))
+        found = (await bench.find(0)).runs
+        assert [(run.base_offset, run.max_timestamp, run.running_max_timestamp) for run in found] == [
+            (0, T0 + 9, T0 + 9),
+            (2, T0, T0 + 9),
+            (4, T0, T0 + 9),
+        ]
+
+
+@pytest.mark.parametrize("log_start", [1, 2, 3, 6])
+@pytest.mark.parametrize("is_removed", [False, True], ids=["still there", "removed"])
+async def test_a_swap_over_the_log_start_takes_what_is_below_it_as_it_is(
+    factory: Factory, log_start: int, is_removed: bool
+) -> None:
+    async with opened_bench(factory) as bench:
+        request = await prepare_swap(bench)
+        place = DeleteRecordsPartition(bench.topic.topic_id, 0, log_start)
+        await bench.sequencer.delete_records(DeleteRecords([place]))
+        if is_removed:
+            await bench.sequencer.apply_retention(Empty())
+        await bench.sequencer.swap(request)
+        found = await bench.find(log_start)
+        assert [(run.end_offset, run.kind) for run in found.runs] == [(6, ObjectKind.PARQUET)][
+            : 6 - log_start
+        ]
+        assert (found.log_start_offset, found.high_watermark) == (log_start, 6)
+        await bench.sequencer.apply_retention(Empty())
+        statistics = await bench.sequencer.statistics(Empty())
+        assert (statistics.runs, statistics.retired_objects) == ((0, 4) if log_start == 6 else (1, 3))
+
+
+async def test_a_swap_over_runs_below_the_log_start_that_have_changed_is_refused(factory: Factory) -> None:
+    async with opened_bench(factory) as bench:
+        request = await prepare_swap(bench)
+        (candidate,) = (await bench.sequencer.compaction_candidates(CompactionRequest(1, 0, 100))).candidates
+        await bench.sequencer.swap(renamed(request, 998, candidate.runs[:2]))
+        await bench.sequencer.delete_records(
+            DeleteRecords([DeleteRecordsPartition(bench.topic.topic_id, 0, 4)])
+        )
+        with pytest.raises(SwapRefused):
+            await bench.sequencer.swap(request)
 
 
 async def two_small_objects(bench: Bench) -> SwapRequest:

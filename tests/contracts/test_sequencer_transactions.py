@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 import pytest
+from structlog.testing import capture_logs
 
 from sequencer.api.commits import BatchError, ObjectDescription, ObjectKind, OpenSession
 from sequencer.api.compaction import CompactionRequest, ReplacementRun, SwapRequest, TakeLease
@@ -439,6 +440,8 @@ async def test_an_end_without_a_bump_sent_twice_gets_its_first_answer(factory: F
         mine = await producer(bench)
         with pytest.raises(InvalidTransactionState):
             await mine.end(commit=True, bump=False)
+        with pytest.raises(InvalidTransactionState):
+            await mine.end(commit=True, bump=False, number=7)
         for commit in (True, False):
             await mine.add(0)
             number = (await mine.describe()).number
@@ -452,8 +455,28 @@ async def test_an_end_without_a_bump_sent_twice_gets_its_first_answer(factory: F
             for late in (number, number - 1):
                 with pytest.raises(InvalidTransactionState):
                     await mine.end(commit=not commit, bump=False, number=late)
+            with pytest.raises(InvalidTransactionState):
+                await mine.end(commit=commit, bump=False, number=number - 1)
             assert (await mine.describe()).state is TransactionState.ONGOING
             await mine.end(commit=False, bump=False)
+
+
+async def test_an_end_without_bump_and_number_is_not_answered_by_the_end_of_the_transaction_before_it(
+    factory: Factory,
+) -> None:
+    async with opened_bench(factory) as bench:
+        for begins_another in (False, True):
+            mine = await producer(bench, f"begins another: {begins_another}")
+            await mine.add(0)
+            granted = await mine.end(commit=True, bump=False)
+            if begins_another:
+                await mine.add(0)
+            await Producer(bench, mine.name).init()  # which aborts it
+            if begins_another:
+                with pytest.raises(ProducerFenced):
+                    await mine.end(commit=True, bump=False)
+            else:
+                assert await mine.end(commit=True, bump=False) == granted
 
 
 async def test_with_bumps_an_empty_transaction_may_be_aborted_but_not_committed(factory: Factory) -> None:
@@ -842,8 +865,10 @@ async def test_retention_takes_markers_with_what_they_ended(factory: Factory) ->
             await mine.write(at=at)
             await mine.end(commit=at == T0)
         await bench.advance(5_000)
-        summary = await bench.sequencer.apply_retention(Empty())
+        with capture_logs() as logs:
+            summary = await bench.sequencer.apply_retention(Empty())
         assert (summary.runs_removed, summary.objects_retired) == (4, 2)
+        assert not [log for log in logs if log["log_level"] == "error"], "markers have no object to miss"
         found = await bench.find(4)
         assert (found.log_start_offset, shape(found)) == (4, [(4, 5, MIXED), (5, 6, MARKERS)])
         assert [one.first_offset for one in found.aborted] == [4]
@@ -955,22 +980,23 @@ class Compactor:
         self.lease = await self.bench.sequencer.take_lease(TakeLease("compactor", "me", 0, 60_000))
         self.session = await self.bench.sequencer.open_session(OpenSession(-1, self.lease.epoch))
 
-    async def swap(self, base_offset: int, end_offset: int) -> None:
+    async def swap(self, base_offset: int, end_offset: int, *more: tuple[int, int]) -> None:
         self.made += 1
+        stored = ObjectDescription(
+            UUID(int=900 + self.made), PARQUET, f"{self.session.prefix}{self.made}", 500, 0, 400, T0
+        )
+        runs = [await self.replacement(*span) for span in ((base_offset, end_offset), *more)]
+        await self.bench.sequencer.swap(
+            SwapRequest(UUID(int=70 + self.made), self.lease.epoch, self.session.session_id, stored, runs)
+        )
+
+    async def replacement(self, base_offset: int, end_offset: int) -> ReplacementRun:
         replaced = [
             (one.base_offset, one.object_id)
             for one in (await self.bench.find(base_offset)).runs
             if one.base_offset < end_offset
         ]
-        stored = ObjectDescription(
-            UUID(int=900 + self.made), PARQUET, f"{self.session.prefix}{self.made}", 500, 0, 400, T0
-        )
-        replacement = ReplacementRun(self.bench.topic.topic_id, 0, base_offset, end_offset, -1, 0, replaced)
-        await self.bench.sequencer.swap(
-            SwapRequest(
-                UUID(int=70 + self.made), self.lease.epoch, self.session.session_id, stored, [replacement]
-            )
-        )
+        return ReplacementRun(self.bench.topic.topic_id, 0, base_offset, end_offset, -1, 0, replaced)
 
     async def aborted(self) -> list[tuple[int, int]]:
         return [(one.first_offset, one.last_offset) for one in (await self.bench.find()).aborted]
@@ -1048,6 +1074,41 @@ async def test_a_swap_takes_out_of_aborted_ranges_what_it_replaces(factory: Fact
         assert shape(await bench.find()) == [(0, 1, PARQUET), (1, 5, PARQUET), (5, 7, PARQUET)]
         statistics = await bench.sequencer.statistics(Empty())
         assert (statistics.objects - statistics.retired_objects, statistics.retired_objects) == (3, 5)
+
+
+async def test_a_marker_is_swapped_once_no_aborted_record_stands_before_it_though_others_do(
+    factory: Factory,
+) -> None:
+    async with opened_bench(factory) as bench:
+        mine = await producer(bench)
+        for _ in range(3):
+            await mine.write()  # 0, 1, 2
+        await mine.end(commit=False)  # 3
+        swaps = await compactor(bench)
+        await swaps.swap(1, 2)
+        assert await swaps.aborted() == [(0, 3)]
+        with pytest.raises(SwapRefused, match="older runs first"):
+            await swaps.swap(2, 4)
+        await swaps.swap(0, 1)
+        assert await swaps.aborted() == [(1, 3)], "from 1 to 2 there is no record left"
+        await swaps.swap(2, 4)
+        assert await swaps.aborted() == []
+
+
+async def test_a_swap_of_several_spans_of_a_partition_leaves_the_aborted_ranges_between_them(
+    factory: Factory,
+) -> None:
+    async with opened_bench(factory) as bench:
+        mine = await producer(bench)
+        for _ in range(2):
+            await bench.commit(batch())  # 0, 1
+        for _ in range(2):
+            await mine.write()  # 2, 3
+        await mine.end(commit=False)  # 4
+        await bench.commit(batch())  # 5
+        swaps = await compactor(bench)
+        await swaps.swap(2, 3, (0, 1), (5, 6))
+        assert await swaps.aborted() == [(3, 4)]
 
 
 async def test_a_swap_of_what_is_not_stable_is_refused(factory: Factory) -> None:

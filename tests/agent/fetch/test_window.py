@@ -79,6 +79,21 @@ def test_a_hole_is_refused(bad: PartitionChange) -> None:
         follow(window_of(run_at(5, 12)), bad)
 
 
+@pytest.mark.parametrize(
+    "bad",
+    [change(7, run_at(5, 8), run_at(9, 12)), change(7, run_at(5, 8), high_watermark=9)],
+    ids=["a gap within", "an end above the runs"],
+)
+def test_a_window_does_not_begin_with_a_hole(bad: PartitionChange) -> None:
+    with pytest.raises(WindowOutOfSync):
+        begin(bad)
+
+
+def test_a_window_begins_where_its_first_run_does_and_not_at_the_partitions_end() -> None:
+    window = begin(change(7, run_at(5, 8), run_at(8, 9)))
+    assert [bases(window, offset) for offset in (4, 5, 8, 9)] == [None, [5, 8], [8], []]
+
+
 @pytest.mark.parametrize("bound", ["log_start_offset", "last_stable_offset"])
 def test_a_bound_that_goes_back_is_refused(bound: str) -> None:
     window = window_of(run_at(5, 12), log_start_offset=6)
@@ -104,23 +119,27 @@ def test_below_the_log_start_nothing_is_answered() -> None:
     window = window_of(run_at(5, 8), run_at(8, 12))
     window = follow(window, change(9, end=12, log_start_offset=10))
     assert (window.start_offset, bases(window, 9), bases(window, 10)) == (8, None, [8])
+    window = follow(window_of(run_at(5, 8), run_at(8, 12)), change(9, end=12, log_start_offset=8))
+    assert window.start_offset == 8, "a run that ends at the log start is dropped"
 
 
 def test_aborted_ranges_are_those_that_overlap_the_answer() -> None:
-    early, late = AbortedTransaction(1, 2, 6), AbortedTransaction(2, 7, 11)
-    window = window_of(run_at(5, 8), run_at(8, 9), run_at(9, 12), aborted=[early, late])
+    early, late, edge = AbortedTransaction(1, 2, 6), AbortedTransaction(2, 7, 11), AbortedTransaction(3, 8, 9)
+    window = window_of(run_at(5, 8), run_at(8, 9), run_at(9, 12), aborted=[early, late, edge])
 
     def aborted(offset: int, room: int = 1 << 20) -> list[AbortedTransaction]:
         found = find(window, offset, room)
         assert found is not None
         return found.aborted
 
-    assert aborted(5) == [early, late]
-    assert aborted(5, 1) == [early, late]
-    assert aborted(7) == [late]
+    assert aborted(5) == [early, late, edge]
+    assert aborted(5, 1) == [early, late], "the last one begins where the answer ends"
+    assert aborted(6) == [early, late, edge], "the first one's marker is at 6"
+    assert aborted(7) == [late, edge]
     assert aborted(12) == []
-    window = follow(window, change(9, end=12, replaced_below=8))
-    assert window.aborted == (late,)
+    window = follow(window, change(9, end=12, replaced_below=9))
+    assert window.aborted == (late, edge), "what ends at the window's first offset has its marker there"
+    assert emptied(window).aborted == ()
 
 
 def test_a_window_is_bounded_in_runs_and_in_bytes() -> None:

@@ -21,12 +21,13 @@ from sequencer.api.commits import (
     WriteRequest,
     WrittenObject,
 )
+from sequencer.api.compaction import TakeLease
 from sequencer.api.errors import IncarnationChanged, ProducerFenced
 from sequencer.api.groups import CommitOffsets, FetchOffsets, OffsetPosition
 from sequencer.api.producers import InitProducer
 from sequencer.api.reads import FindPartition, FindRequest, PartitionError
 from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
-from sequencer.api.topics import CreateTopic, MetadataRequest, Topic
+from sequencer.api.topics import CreateTopic, DeleteTopic, MetadataRequest, Topic
 from sequencer.api.transactions import (
     AddToTransaction,
     EndTransaction,
@@ -44,14 +45,20 @@ from sequencer.rules.upload_sessions import WRITER_BROKER_ID
 from sequencer.store.batch_table import EMPTY_TABLE, NO_OBJECT
 from sequencer.store.rows import (
     AbortedRow,
+    AgentRow,
     Changes,
     CounterRow,
     GroupOffsetRow,
+    LeaseRow,
     ObjectRow,
     ProducerRow,
     RunRow,
+    SessionRow,
+    SmallObjectRow,
     TopicRow,
 )
+from sequencer.store.state import COMMIT_NUMBER, HotState
+from sequencer.store.sums import statistics_of
 from tailrace.object_store.keys import check_prefix
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
@@ -90,6 +97,7 @@ async def test_checkpointed_records_keep_offsets_and_later_ones_get_offsets_abov
             (5, 1_005, 1_009),
             (0, 1_000, 1_001),
         ]
+        assert [(one.batches, one.records) for one in report.partitions] == [(1, 4), (1, 1)]
         assert not report.is_exact and report.incarnation == 2
         await world.write("t", Batch("e"))
         assert world.told["t", 0, "e"] == 1_009
@@ -169,7 +177,7 @@ async def test_a_batch_that_waits_for_one_of_another_session_is_put_after_it() -
             AgentInfo("other", 1, "h", 0, 0, "z", "1", SeededEntropy(2).uuid())
         )
         world.session = await world.sequencer.open_session(OpenSession(agent.broker_id, agent.epoch))
-        await world.upload([("t", 0, [Batch("second", 1, 7, 1), Batch("plain")])])
+        await world.upload([("t", 0, [Batch("plain"), Batch("second", 1, 7, 1)])])
         world.clock.advance(1)
         world.session, world.number = first, 0
         await world.upload([("t", 0, [Batch("first", 1, 7, 0)])])
@@ -212,6 +220,111 @@ async def test_a_batch_that_was_refused_at_the_checkpoint_and_stored_after_it_co
         assert not [note for note in report.notes if "live" in note]
         seen = await audit(world.rows, world.bucket, world.clock, SeededEntropy(1), AuditSettings(1.0))
         assert seen.findings == []
+
+
+async def test_a_refused_batch_comes_back_after_the_one_that_it_waited_for_with_its_own_bytes() -> None:
+    async with started_world() as world:
+        await world.make_topic("t")
+        await world.write("t", Batch("here", 1, 8, 0), Batch("second", 1, 7, 1))
+        await world.checkpoint()
+        await world.write("t", Batch("first", 1, 7, 0))
+        await world.lose_database()
+        await world.recover()
+        await world.lead()
+        assert await world.read("t") == {"here": 0, "first": 1_001, "second": 1_002}
+
+
+async def test_batches_of_a_deleted_topic_stay_away_and_keep_no_other_away() -> None:
+    async with started_world() as world:
+        await world.make_topic("t")
+        topic = await world.make_topic("u")
+        await world.write("u", Batch("before"), Batch("refused", 1, 7, 5))
+        await world.sequencer.delete_topic(DeleteTopic(topic.topic_id))
+        await world.checkpoint()
+        of_both = [("u", 0, [Batch("late"), Batch("later")]), ("t", 0, [Batch("kept")])]
+        await world.upload(sorted(of_both, key=lambda run: world.topics[run[0]].topic_id))
+        await world.lose_database()
+        report = await world.recover()
+        await world.lead()
+        assert await world.read("t") == {"kept": RESERVATION}
+        assert (report.resequenced.of_deleted_topics, report.resequenced.batches) == (2, 1)
+        assert report.made_up_topics == []
+
+
+async def test_a_topic_that_only_a_head_after_a_lost_one_has_is_kept() -> None:
+    async with started_world() as world:
+        await world.make_topic("t")
+        await world.checkpoint()
+        await world.write("t", Batch("a"))
+        await world.checkpoint()
+        lost = [info.key async for info in world.bucket.list("c/meta/") if info.key.endswith(".head")][-1]
+        late = await world.make_topic("late", 2)
+        await world.bucket.delete([lost])
+        await world.bucket.put(lost, [b"corrupt"])
+        await world.lose_database()
+        report = await world.recover()
+        await world.lead()
+        assert any("'late'" in note for note in report.notes) and report.made_up_topics == []
+        await world.write("late", Batch("b"), partition=1)
+        assert world.told["late", 1, "b"] >= RESERVATION
+        metadata = await world.sequencer.metadata(MetadataRequest())
+        assert late.topic_id in [topic.topic_id for topic in metadata.topics]
+
+
+async def test_no_lease_or_session_of_the_lost_database_is_alive_and_all_sums_are_those_of_the_rows() -> None:
+    async with started_world() as world:
+        await world.make_topic("t")
+        await world.write("t", Batch("a", 3, 7, 0))
+        await world.sequencer.take_lease(TakeLease("compactor", "me", 0, 60_000))
+        await world.checkpoint()
+        await world.write("t", Batch("b"))
+        await world.lose_database()
+        report = await world.recover()
+        loaded = await world.rows.load()
+        leases = [*loaded[AgentRow], *loaded[LeaseRow]]
+        assert len(leases) == 2 and {lease.expires_ms for lease in leases} == {0}  # type: ignore[attr-defined]
+        assert len(loaded[SessionRow]) == 1 and not HotState(loaded).open_sessions
+        runs = await world.rows.run_rows_after(None, 9)
+        numbers = {row.name: row.value for row in loaded[CounterRow]}  # type: ignore[attr-defined]
+        assert len(runs) == 3
+        assert all(run.commit_number <= numbers[COMMIT_NUMBER] for run in runs)
+        assert {run.commit_number > report.commit_number for run in runs[1:]} == {True}
+        summed = await world.rows.statistics()
+        await world.lead()
+        assert summed == statistics_of(HotState(loaded).counter) and summed.producers == 1
+
+
+async def test_run_counts_and_the_list_of_small_objects_are_made_from_the_runs() -> None:
+    async with started_world() as world:
+        topic = await world.make_topic("t")
+        for name in ("a", "b"):
+            await world.write("t", Batch(name))
+        await world.checkpoint()
+        runs = await world.rows.run_rows_after(None, 2)
+        objects = {
+            row.object_id: row for row in await world.rows.object_rows([run.object_id for run in runs])
+        }
+        merged, lost = runs[0], msgspec.structs.replace(runs[1], object_id=UUID(int=99))
+        merged = msgspec.structs.replace(merged, kind=ObjectKind.PARQUET, batches=EMPTY_TABLE)
+        parquet = msgspec.structs.replace(objects[merged.object_id], kind=ObjectKind.PARQUET, live_runs=5)
+        world.checkpointer.written(changes(merged, lost, parquet))
+        await world.checkpoint()
+        await world.lose_database()
+        report = await world.recover()
+        assert any("1 runs name it, its row said 5" in note for note in report.notes)
+        assert any(str(lost.object_id) in loss for loss in report.lost)
+        rows = {row.object_id: row for row in await world.rows.object_rows(objects)}
+        assert (rows[merged.object_id].live_runs, rows[merged.object_id].retired_ms) == (1, None)
+        assert (rows[runs[1].object_id].live_runs, rows[runs[1].object_id].retired_ms) == (
+            0,
+            world.clock.wall_ms(),
+        )
+        assert [run.object_id for run in await world.rows.run_rows_after(None, 9)] == [
+            merged.object_id,
+            NO_OBJECT,
+        ]
+        small = SmallObjectRow(topic.topic_id, merged.object_id, merged.created_ms, parquet.size)
+        assert (await world.rows.load())[SmallObjectRow] == [small]
 
 
 async def test_uploads_that_were_garbage_at_the_checkpoint_do_not_come_back() -> None:
@@ -376,11 +489,49 @@ async def test_a_topic_that_no_checkpoint_has_comes_back_by_its_objects() -> Non
         await world.upload([("lost", 2, [Batch("a")])])
         sealed = await world.upload([("t2", 0, [Batch("b")])])
         assert sealed[0].footer.runs[0].topic_name == "t2"
+        kept, taken = world.topics["t"], Topic(UUID(int=97), "t", 1, {}, 0)
+        world.topics["t"] = taken
+        await world.upload([("t", 0, [Batch("c")])])
         await world.lose_database()
         report = await world.recover()
         await world.lead()
-        assert report.made_up_topics == ["lost", "t2"]
+        named = f"t.recovered-{taken.topic_id.hex[:8]}"
+        assert report.made_up_topics == ["lost", "t2", named]
+        assert all(any(repr(name) in note for note in report.notes) for name in report.made_up_topics)
         assert await world.read("lost", 2) == {"a": RESERVATION}
+        assert await world.read("t") == {"c": RESERVATION}
+        topics = (await world.sequencer.metadata(MetadataRequest())).topics
+        assert {topic.name: (topic.topic_id, topic.partitions) for topic in topics} == {
+            "t": (kept.topic_id, 1), "lost": (UUID(int=99), 3), "t2": (UUID(int=98), 1), named: (UUID(int=97), 1),
+        }  # fmt: skip
+
+
+async def test_partitions_that_no_checkpoint_has_come_back_by_their_objects() -> None:
+    async with started_world() as world:
+        await world.make_topic("t")
+        await world.checkpoint()
+        await world.upload([("t", 2, [Batch("a")])])
+        await world.lose_database()
+        report = await world.recover()
+        await world.lead()
+        assert await world.read("t", 2) == {"a": RESERVATION}
+        [topic] = (await world.sequencer.metadata(MetadataRequest())).topics
+        assert topic.partitions == 3 and [one.partition for one in report.partitions] == [0, 1, 2]
+        await world.write("t", Batch("b"), partition=1)
+        assert world.told["t", 1, "b"] == RESERVATION
+
+
+async def test_a_batch_behind_a_gap_is_stored_if_an_object_is_missing() -> None:
+    async with started_world() as world:
+        await world.make_topic("t")
+        await world.write("t", Batch("a"))
+        [missing] = [info.key async for info in world.bucket.list("c/mixed/")]
+        await world.checkpoint()
+        await world.upload([("t", 0, [Batch("after", 1, 7, 4)])])
+        await world.bucket.delete([missing])
+        await world.lose_database()
+        report = await world.recover()
+        assert (report.resequenced.batches, report.resequenced.out_of_sequence) == (1, 0)
 
 
 async def test_a_second_loss_starts_from_the_first_recovery() -> None:
@@ -435,7 +586,8 @@ async def test_a_batch_stored_though_the_one_before_it_is_lost_is_remembered_and
         await world.bucket.delete([lost])
         await world.bucket.put(lost, [b"corrupt"])
         await world.lose_database()
-        await world.recover()
+        report = await world.recover()
+        assert (report.resequenced.batches, report.resequenced.duplicates) == (1, 0)
         await world.lead()
         [producer] = await world.rows.rows_after(ProducerRow, None, 10)
         assert producer.recent == [(0, 1, 0), (4, 4, 1_002)]
@@ -651,6 +803,7 @@ async def test_counters_continue_above_all_that_was_given_out() -> None:
         assert counters["producer_id"] > max(given) and counters["commit_number"] > 1 << 32
         [hole] = await world.rows.run_rows_after(None, 2)
         assert hole.kind is ObjectKind.MARKERS and hole.object_id == NO_OBJECT
+        assert (hole.start, hole.length, hole.max_timestamp) == (0, 0, -1)
         assert not [
             row for row in await world.rows.objects_after("", 9) if isinstance(row, RunRow | ObjectRow)
         ]

@@ -56,6 +56,8 @@ def test_stored_batches_tile_the_offsets_and_every_batch_has_an_outcome(
             assert is_duplicate == (outcome.error is BatchError.DUPLICATE)
             assert is_duplicate == (outcome.base_offset >= 0)
     assert (assigned.base_offset, assigned.end_offset) == (end_offset, following)
+    stored = [row.max_timestamp for row in assigned.table if row.status is BatchStatus.STORED]
+    assert assigned.max_timestamp == max(stored, default=-1)
     assert assigned.has_stored == (following > end_offset)
 
 
@@ -139,6 +141,17 @@ def test_a_transactional_batch_is_refused_while_no_transaction_is_open() -> None
     assigned = assign_offsets(0, [batch], no_producers)
     assert assigned.outcomes[0].error is BatchError.TRANSACTION_CLOSED
     assert not assigned.has_stored and not assigned.producers
+
+
+def test_missing_sequences_before_a_transactional_batch_are_never_counted_as_lost() -> None:
+    known = ProducerState(3, [RememberedBatch(0, 4, 10)])
+    batch = BatchCoordinates(100, 2, 0, 0, producer_id=7, producer_epoch=3, base_sequence=9, flags=16)
+    assigned = assign_offsets(
+        30,
+        [batch],
+        lambda: RunChecks(lambda producer_id: known, lambda index: BatchError.NONE, may_skip=True),
+    )
+    assert [outcome.error for outcome in assigned.outcomes] == [BatchError.SEQUENCE_GAP]
 
 
 def test_a_transactional_batch_repeats_only_what_its_own_transaction_has_stored() -> None:

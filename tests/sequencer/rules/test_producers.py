@@ -37,6 +37,13 @@ def test_a_batch_ahead_is_a_gap_and_one_that_overlaps_is_out_of_order() -> None:
     assert check_sequence(state, 0, 6, 1).error is BatchError.SEQUENCE_GAP
     assert check_sequence(state, 0, 3, 4).error is BatchError.OUT_OF_ORDER_SEQUENCE
     assert check_sequence(state, 0, 0, 4).error is BatchError.OUT_OF_ORDER_SEQUENCE
+    assert check_sequence(state, 0, 3, 2).error is BatchError.OUT_OF_ORDER_SEQUENCE
+
+
+def test_a_batch_without_an_epoch_a_valid_sequence_or_records_is_refused() -> None:
+    for epoch, base_sequence, record_count in ((-1, 0, 1), (0, -1, 1), (0, SEQUENCES, 1), (0, 0, 0)):
+        check = check_sequence(None, epoch, base_sequence, record_count, may_skip=True)
+        assert check.error is BatchError.OUT_OF_ORDER_SEQUENCE
 
 
 def test_without_state_only_sequence_zero_is_taken() -> None:
@@ -49,6 +56,9 @@ def test_a_higher_epoch_starts_at_zero_and_a_lower_one_is_refused() -> None:
     assert check_sequence(state, 2, 5, 1).error is BatchError.SEQUENCE_GAP
     assert check_sequence(state, 0, 5, 1).error is BatchError.INVALID_PRODUCER_EPOCH
     bumped = store(state, 2, 0, 1, 5)
+    assert bumped.recent == [RememberedBatch(0, 0, 5)], (
+        "what an earlier epoch stored is no duplicate in this one"
+    )
     assert check_sequence(bumped, 2, 0, 1).error is BatchError.DUPLICATE
     assert check_sequence(bumped, 1, 0, 5).error is BatchError.INVALID_PRODUCER_EPOCH
 
