@@ -69,9 +69,12 @@ class Access:
             )
 
     def operations(self, resource_type: ResourceType, name: str) -> int:
-        """Return the client's operations on a resource, as the bits of `authorized_operations` (KIP-430)."""
+        """Return the client's operations on a resource, as the bits of `authorized_operations` (KIP-430); 0 if it may
+        not describe the resource."""
         if self.acls is None:
             return _ALL[resource_type]
+        if not self.may(Operation.DESCRIBE, resource_type, name):
+            return 0
         return sum(
             1 << operation
             for operation in OPERATIONS[resource_type]

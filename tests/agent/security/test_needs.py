@@ -36,7 +36,7 @@ from tailrace.kafka.messages.share_fetch import (
     ShareFetchRequest,
     ShareFetchTopic,
 )
-from tailrace.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from tailrace.security.acls import CLUSTER_NAME, Acl, Operation, PatternType, Permission, ResourceType
 from tests.support.agents import AgentBench, agent_bench, connection, token_of
 
 TYPES = tuple(kind for kind in ResourceType if kind is not ResourceType.ANY)
@@ -111,11 +111,13 @@ VERSIONS = {ApiKey.PRODUCE: 9, ApiKey.FETCH: 12, ApiKey.OFFSET_COMMIT: 9, ApiKey
 """Where topics are named by name; else the newest."""
 
 
-async def ask(bench: AgentBench, key: ApiKey, request: Any, acls: list[Acl]) -> Any:
+async def ask(
+    bench: AgentBench, key: ApiKey, request: Any, acls: list[Acl], version: int | None = None
+) -> Any:
     index = AclIndex(acls)
     client = connection()
     client.access = Access("SASL", "10.0.0.1", "User:mallory", lambda: index)
-    version = VERSIONS.get(key, APIS[key].served.last)
+    version = VERSIONS.get(key, APIS[key].served.last) if version is None else version
     sent = b"".join(encode_request(7, key, version, request, "client"))
     reply = await Dispatcher(bench.services, GUARDED, GUARDED_AT_ONCE)(memoryview(sent)[4:], client)
     assert not reply.close, "the request was answered"
@@ -358,6 +360,20 @@ async def test_authorized_operations_are_those_of_the_client() -> None:
         acls = [allowed(Operation.READ, ResourceType.TOPIC, "mine")]
         [topic] = (await ask(bench, ApiKey.METADATA, request, acls)).topics
         assert topic.topic_authorized_operations == 1 << Operation.READ | 1 << Operation.DESCRIBE
+
+
+async def test_a_client_that_may_not_describe_the_cluster_is_told_no_operation_on_it() -> None:
+    async with agent_bench() as bench:
+        for api, version in ((ApiKey.METADATA, 8), (ApiKey.DESCRIBE_CLUSTER, 0)):
+            request = request_of(api, "mine")
+            request.include_cluster_authorized_operations = True
+            acls = [allowed(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)]
+            answer = await ask(bench, api, request, acls, version=version)
+            assert answer.cluster_authorized_operations == 0
+            acls.append(allowed(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME))
+            answer = await ask(bench, api, request, acls, version=version)
+            expected = 1 << Operation.CREATE | 1 << Operation.DESCRIBE
+            assert answer.cluster_authorized_operations == expected
 
 
 async def test_a_topic_that_may_not_be_created_is_refused_as_a_topic() -> None:
