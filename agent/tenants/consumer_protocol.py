@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from agent.tenants.translation import Replace, translated
 from tailrace.kafka.embedded import VERSION_BYTES, read_embedded, write_embedded
-from tailrace.kafka.errors import MalformedRequest
+from tailrace.kafka.errors import MalformedRequest, UnencodableMessage
 from tailrace.kafka.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from tailrace.kafka.schema import Entity
 
@@ -27,4 +27,7 @@ def translated_bytes(kind: Kind, given: bytes, replacements: Mapping[Entity, Rep
     version, behind = given[:VERSION_BYTES], given[end:]
     if write_embedded(message, version) + behind != given:
         return given
-    return write_embedded(translated(message, replacements), version) + behind
+    try:
+        return write_embedded(translated(message, replacements), version) + behind
+    except UnencodableMessage:
+        return b""  # a name is too long for a prefix, so no topic has it

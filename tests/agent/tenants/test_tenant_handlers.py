@@ -15,6 +15,7 @@ from sequencer.api.producers import InitProducer
 from sequencer.api.security import DeleteAcls, DeletedAcls
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.kafka import ApiKey
+from tailrace.kafka.embedded import write_embedded
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -455,3 +456,9 @@ def test_bytes_between_members_arrive_unchanged(given: bytes) -> None:
     inside = translated_bytes(ConsumerProtocolSubscription, given, to_stored(ACME))
     assert translated_bytes(ConsumerProtocolSubscription, inside, to_local(ACME)) == given
     assert (b"acme~orders" in inside) == (given.startswith(SUBSCRIBED))
+
+
+def test_a_subscription_with_a_name_that_leaves_no_room_for_the_tenant_is_empty() -> None:
+    longest = ConsumerProtocolSubscription(topics=[f"{OTHER.prefix}orders", "x" * 32_767])
+    given = write_embedded(longest, b"\x00\x01")
+    assert translated_bytes(ConsumerProtocolSubscription, given, to_stored(ACME)) == b""
