@@ -27,6 +27,7 @@ from msgspec import structs
 
 from agent.answer_memory import AnswerReservation
 from agent.connection import FastPath, KafkaConnection, Reply
+from agent.decoding_threads import CLIENT
 from agent.errors import AnswerMemoryExhausted, AnswerTooLarge, RequestMemoryExhausted, code_of
 from agent.handlers import AT_ONCE, HANDLERS, LARGE
 from agent.handlers.produce import answer_of_one
@@ -133,6 +134,7 @@ class Dispatcher:
 
     async def __call__(self, frame: memoryview, connection: Requester) -> Reply:
         client = (connection.access.principal, connection.access.host)
+        CLIENT.set(client)
         is_long = len(frame) > LONG_FRAME_BYTES
         shapes = connection.produce_shapes
         if int.from_bytes(frame[:2], "big") != ApiKey.PRODUCE:

@@ -20,6 +20,7 @@ from agent.answer_memory import AnswerMemory
 from agent.catalog import Catalog
 from agent.client_connections import ClientConnections
 from agent.connection import MemoryPressure
+from agent.decoding_threads import DecodingThreads
 from agent.dispatch import Dispatcher
 from agent.fetch.dead_letter_queue import DeadLetterQueue
 from agent.fetch.fetch_memory import FetchMemory
@@ -185,7 +186,7 @@ class Agent:
         self._entropy = entropy
         self._on_lost = on_lost
         self._instance = entropy.uuid()
-        self._executor = ThreadPoolExecutor(DECODING_THREADS, thread_name_prefix="decode")
+        self._executor = DecodingThreads(DECODING_THREADS)
         self._login_threads = ThreadPoolExecutor(LOGIN_THREADS, thread_name_prefix="login")
         self._budget = MemoryBudget(settings.memory_budget_bytes)
         self._fetch_memory = FetchMemory(settings.fetch_memory_bytes, clock)
