@@ -311,6 +311,7 @@ class _Round:
             swap=self._swap,
             mark=self._mark,
             fail=self._summary.failures.append,
+            is_outdated=self._is_outdated,
             is_over=lambda: self._has_lost_lease,
         )
         chosen = [topic for topic in topics if not settings.topics or topic.name in settings.topics]

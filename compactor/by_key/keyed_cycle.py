@@ -19,7 +19,7 @@ import msgspec
 from compactor.by_key.keyed import Pass, cleanable, dirty_bytes, fitting, is_due
 from compactor.by_key.keyed_index import most_rows
 from compactor.by_key.keyed_rewrite import KeyedItem, KeyedPiece, KeyedResult
-from compactor.plan import PlanSettings
+from compactor.plan import PlanSettings, WorkItem
 from compactor.rewrite import OutputLocation, RewriteFailure, RewriteResult
 from sequencer.api.commits import ObjectKind
 from sequencer.api.compaction import CleanPoint, CleanPointsRequest, MarkClean
@@ -192,7 +192,8 @@ class KeyedWork:
 
     `output`: returns where passes that start now may write, and until when. A pass that takes longer fails, and the
     next round starts it again. `swap`: executes a swap, and returns whether readers see it. `mark`: raises a clean end.
-    `fail`: records a failure. `is_over`: whether the lease is lost.
+    `fail`: records a failure. `is_outdated`: whether some of an item's input was deleted since the plan. `is_over`:
+    whether the lease is lost.
     """
 
     sequencer: Sequencer
@@ -202,6 +203,7 @@ class KeyedWork:
     swap: Callable[[RewriteResult], Awaitable[bool]]
     mark: Callable[[MarkClean], Awaitable[bool]]
     fail: Callable[[RewriteFailure], None]
+    is_outdated: Callable[[WorkItem], Awaitable[bool]]
     is_over: Callable[[], bool]
 
 
@@ -240,10 +242,11 @@ async def _run_passes(work: KeyedWork, items: Sequence[KeyedItem], summary: Keye
             if isinstance(outcome, KeyedResult):
                 summary.spilled_bytes += outcome.spilled_bytes
                 await _carry_out(work, outcome, summary)
-            elif outcome.is_of_input and len(outcome.positions) > 1:
-                item = by_name[outcome.positions[0]]
+                continue
+            item = by_name[outcome.positions[0]]
+            if outcome.is_of_input and len(item.pieces) > 1:
                 alone += [msgspec.structs.replace(item, pieces=[piece]) for piece in item.pieces]
-            else:
+            elif not outcome.is_of_input or not await work.is_outdated(item.as_work):
                 work.fail(outcome)
             if work.is_over():
                 return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -23,14 +23,17 @@ from compactor.by_key.keyed import (
     kept,
     without_horizon,
 )
-from compactor.by_key.keyed_cycle import runs_within
+from compactor.by_key.keyed_cycle import KeyedOutcomes, runs_within
 from compactor.by_key.keyed_index import KeyIndex
+from compactor.by_key.keyed_rewrite import KeyedItem
 from compactor.cycle import CompactionSettings, CompactionSummary, InProcess, run_cycle
 from compactor.plan import PlanSettings
+from compactor.rewrite import OutputLocation
 from sequencer.api.commits import ObjectKind
 from sequencer.api.compaction import CleanPoint, CleanPointsRequest, SwapRequest
 from sequencer.api.errors import SwapRefused
 from sequencer.api.reads import OffsetQuery, OffsetsRequest, Run
+from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
 from sequencer.api.values import Value
 from sequencer.methods import FunctionSequencer, Method
 from tailrace.batches.record_batch import CRC_START, DELETE_HORIZON_FLAG, Compression, crc_of, read_header
@@ -529,6 +532,28 @@ async def test_a_partition_that_cannot_be_read_costs_those_that_share_its_item_n
         summary = await compacted(log)
         assert summary.failures[0].partitions == [1]
         assert [await clean_end(log, "t", number) for number in range(3)] == [3, 2, 3]
+
+
+async def test_an_object_that_retention_deleted_during_a_pass_is_not_missed() -> None:
+    async with memory_log() as (log, _):
+        topic = await log.topic("t", 2, COMPACTED)
+        await log.produce(("t", 0, batch((b"k", b"1"))))
+        await compacted_here(log)
+        deleted = (await log.runs("t"))[0].key
+        await log.produce(("t", 0, batch((b"k", b"2"), (b"k", b"3"))), ("t", 1, batch((b"k", b"4"))))
+
+        class Late(InProcess):
+            async def run_keyed(self, items: Sequence[KeyedItem], output: OutputLocation) -> KeyedOutcomes:
+                place = DeleteRecordsPartition(topic.topic_id, 0, 1)
+                await log.sequencer.delete_records(DeleteRecords([place]))
+                await log.store.delete([deleted])
+                async for outcome in super().run_keyed(items, output):
+                    yield outcome
+
+        summary = await compacted(log, runner=Late(log.store, log.clock, log.entropy))
+        assert (summary.failures, await clean_end(log, "t", 1)) == ([], 1)
+        assert (await compacted(log)).failures == []
+        assert await clean_end(log, "t") == 3
 
 
 async def test_records_not_in_parquet_yet_are_not_read_for_a_pass() -> None:
