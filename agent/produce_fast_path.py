@@ -108,7 +108,7 @@ class ProduceFastPath:
 
     __slots__ = (
         "_access", "_acls", "_catalog", "_identity", "_kept_partitions", "_lanes", "_last", "_leadership", "_now",
-        "_quotas", "_services", "_shapes", "_snapshot", "_started",
+        "_quota_book", "_quotas", "_services", "_shapes", "_snapshot", "_started",
     )  # fmt: skip
     _last: TopicRequests
 
@@ -119,6 +119,7 @@ class ProduceFastPath:
         self._catalog = services.catalog
         self._snapshot = services.catalog.snapshot
         self._quotas = services.quotas
+        self._quota_book = services.quotas.book
         self._identity = services.identity
         self._access = context.access
         self._acls = None if context.access.acls is None else context.access.acls()
@@ -161,7 +162,7 @@ class ProduceFastPath:
         acls = self._access.acls
         if (
             self._catalog.snapshot is not self._snapshot
-            or self._quotas.is_on
+            or self._quotas.book is not self._quota_book
             or self._identity.is_leaving
             or (acls is not None and acls() is not self._acls)
         ):

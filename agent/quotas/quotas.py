@@ -78,18 +78,19 @@ Observe = Callable[[str, Holder, float], None]
 
 
 class Quotas:
-    """All quotas of an agent, and their use. `is_on`: whether any client quota exists."""
+    """All quotas of an agent, and their use. `is_on`: whether any client quota exists. A changed quota makes a new
+    `book`."""
 
     def __init__(self, clock: Clock, observe: Observe = lambda key, holder, ms: None) -> None:
         self._clock = clock
         self._observe = observe
-        self._book = QuotaBook({})
+        self.book = QuotaBook({})
         self._meters: dict[tuple[str, Holder], Meter] = {}
         self.is_on = False
 
     def take(self, book: QuotaBook) -> None:
         """Replace the quotas. What was used so far still counts."""
-        self._book = book
+        self.book = book
         self.is_on = book.has_client_quotas
 
     def charge(
@@ -114,7 +115,7 @@ class Quotas:
 
     def opened(self, address: str) -> float:
         """Count a connection from this address. Return in how many seconds to close it; 0.0 if it may stay."""
-        bound = self._book.of_address(CONNECTION_CREATION_RATE, address)
+        bound = self.book.of_address(CONNECTION_CREATION_RATE, address)
         if bound is None:
             return 0.0
         meter = self._meter(CONNECTION_CREATION_RATE, bound)
@@ -145,12 +146,12 @@ class Quotas:
     def _meters_of(self, key: str, user: str, client_id: str, tenant: Tenant | None) -> tuple[Meter, ...]:
         """Return the meters of a client, and of all clients of its tenant together."""
         if tenant is None:
-            bound = self._book.of_client(key, user, client_id)
+            bound = self.book.of_client(key, user, client_id)
             return () if bound is None else (self._meter(key, bound),)
         stored_id, default = tenant.stored(client_id), tenant.stored(DEFAULT)
         bounds = (
-            self._book.of_client(key, user, stored_id, default),
-            self._book.of_tenant(key, tenant),
+            self.book.of_client(key, user, stored_id, default),
+            self.book.of_tenant(key, tenant),
         )
         return tuple(self._meter(key, bound) for bound in bounds if bound is not None)
 

@@ -290,6 +290,27 @@ async def test_a_quota_that_is_set_meanwhile_holds_for_the_next_request() -> Non
         assert client.connection.muted_until > 0
 
 
+async def test_requests_that_no_quota_counts_are_not_looked_at_again() -> None:
+    async with agent_bench() as bench:
+        await bench.topic()
+        change = ConfigChange("producer_byte_rate", ConfigOperation.SET, "10.0")
+        await bench.sequencer.alter_config(
+            AlterConfig(ConfigScope.QUOTA, QuotaEntity(client_id="other").text, [change])
+        )
+        await bench.services.catalog.refresh()
+        assert bench.services.quotas.is_on
+        dispatch = Counting(bench.services)
+        client = Client(bench, dispatch)
+        await client.learn()
+        before = dispatch.looked_at
+        client.feed(produce() * 3)
+        await bench.advance(0.5)
+        assert dispatch.looked_at == before
+        client.feed(produce(client="other") * 3)
+        await bench.advance(0.5)
+        assert client.connection.muted_until > 0
+
+
 async def test_an_agent_that_is_leaving_sends_the_next_request_away() -> None:
     async with agent_bench() as bench:
         await bench.topic()
