@@ -65,13 +65,14 @@ from tailrace.kafka import (
 )
 from tailrace.kafka.answers import produce_answer, sent_again, with_throttle_time
 from tailrace.kafka.apis import APIS, ApiSpec
-from tailrace.kafka.compiler import STEP, Parts
+from tailrace.kafka.encoder_source import Parts
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.api_versions import ApiVersion, ApiVersionsResponse
 from tailrace.kafka.messages.produce import ProduceRequest, ProduceResponse, TopicProduceData
 from tailrace.kafka.produce_elements import elements_of
 from tailrace.kafka.produce_shape import ProduceShape, ProduceShapes, shape_of
 from tailrace.kafka.schema import fields_of
+from tailrace.kafka.source_writer import STEP
 from tailrace.limits import MAX_NAME_BYTES, cut
 from tailrace.turns import Steps, Turns, at_once, done_in_a_step, in_turns
 

@@ -40,7 +40,8 @@ from agent.memory_budget import MemoryBudget
 from agent.neighbour import METHOD as PING
 from agent.neighbour import NeighbourWatch
 from agent.produce.current_transactions import CurrentTransactions
-from agent.produce.lanes import CLOSE_SESSION_SECONDS, Lane, Lanes
+from agent.produce.lane import CLOSE_SESSION_SECONDS, Lane
+from agent.produce.lanes import Lanes
 from agent.produce.receipts import Receipts
 from agent.produce.request_memory import RequestMemory
 from agent.produce.sealing import Share

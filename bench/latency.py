@@ -22,7 +22,7 @@ from uuid import UUID
 from agent.identity import AgentIdentity
 from agent.memory_budget import MemoryBudget
 from agent.produce.active_buffer import BufferedBatch, Submission
-from agent.produce.lanes import Lane
+from agent.produce.lane import Lane
 from agent.produce.receipts import Receipts
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry

@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tailrace.kafka import ApiKey, request_codec, response_codec
-from tailrace.kafka.compiler import Codec, Parts
+from tailrace.kafka.compiler import Codec
+from tailrace.kafka.encoder_source import Parts
 from tailrace.kafka.messages.fetch import (
     FetchableTopicResponse,
     FetchPartition,

@@ -1,6 +1,8 @@
-"""Limits and leases of the sequencer, with their defaults."""
+"""Limits and leases of the sequencer, and the settings of one of its servers, with their defaults."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from pydantic import Field
 
@@ -161,3 +163,38 @@ class SequencerSettings(SettingsSection):
         if url is not None and url.startswith("s3:"):
             defaults["early_puts_per_second"] = EARLY_PUTS_PER_SECOND_ON_S3
         return self.filled(**defaults)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Settings of a server. `advertise`: the 'host:port' at which other servers and agents reach it ('': where it
+    listens)."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    advertise: str = ""
+    poll_s: float = 0.5
+    """How often a server that is not the committer tries to become it."""
+    empty_poll_s: float = 0.2
+    """The same while there is no committer: its database is unreachable, or nobody holds the lease."""
+    margin_s: float = 0.25
+    """How long before the end of its lease a committer stops answering, because clocks run at different speeds."""
+    confirm_s: float = 0.5
+    """How long calls wait for the renewal of an expired lease before they fail; twice the database's round trip if that
+    is longer."""
+    silence_s: float = 20.0
+    """How long a committer with an expired lease waits for the database to confirm it before it steps down. Until then
+    it answers nothing."""
+    forward_timeout_s: float = 20.0
+    first_head_s: float = 0.5
+    """How long a new committer waits, before it serves calls, for the first head of its checkpoints to be written."""
+    drain_s: float = 2.0
+    retention_interval_s: float = 30.0
+    collection_interval_s: float = 30.0
+    max_rpc_connections: int = 4096
+    keeps_journal: bool = True
+    """Whether the database has a journal. All servers of a database must agree."""
+    follows: bool = True
+    """Whether this server keeps a copy of the rows while another server is the committer."""
+    follow_pause_s: float = 0.2
+    """How often a follower reads the journal when no call asks for it."""

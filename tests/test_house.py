@@ -13,7 +13,6 @@ MOST_BY_POSITION = 4
 
 BY_POSITION = {
     "BatchCoordinates": "one for each batch of each commit",
-    "BatchHeader": "one for each batch; in the order of the bytes",
     "BufferedBatch": "one for each batch",
     "ConfigDefinition": "a table: one row, one line",
     "ProduceShape": "in the order of the bytes",

@@ -19,10 +19,10 @@ from agent.security.access import Access
 from tailrace.clock import Clock, wait_for
 from tailrace.kafka import ApiKey, decode_response_in_steps, encode_request_in_steps
 from tailrace.kafka.apis import APIS
-from tailrace.kafka.compiler import STEP
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.errors import UnencodableMessage
 from tailrace.kafka.produce_shape import ProduceShapes
+from tailrace.kafka.source_writer import STEP
 from tailrace.turns import Turns, in_turns
 
 CLIENT_ID = "tailrace-gateway"

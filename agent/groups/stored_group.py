@@ -48,19 +48,7 @@ def stored(group: Group) -> Steps[GroupState]:
     """Return the row of the group. Steps count members."""
     members = []
     for member in group.members.values():
-        members.append(
-            StoredMember(
-                member_id=member.member_id,
-                instance_id=member.instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                session_seconds=member.session_seconds,
-                rebalance_seconds=member.rebalance_seconds,
-                protocols=member.protocols,
-                assignment=member.assignment,
-                has_synced=member.has_synced,
-            )
-        )
+        members.append(msgspec.convert(member, StoredMember, from_attributes=True))
         yield 1
     blob = StoredGroup(VERSION, group.protocol, group.leader, members)
     return GroupState(
@@ -84,19 +72,7 @@ def restored(
     check_version(state, blob.version, VERSION)
     group.protocol_type, group.protocol, group.leader = state.protocol_type, blob.protocol, blob.leader
     for member in blob.members:
-        group.add(
-            GroupMember(
-                member_id=member.member_id,
-                instance_id=member.instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                session_seconds=member.session_seconds,
-                rebalance_seconds=member.rebalance_seconds,
-                protocols=list(member.protocols),
-                assignment=member.assignment,
-                has_synced=member.has_synced,
-            )
-        )
+        group.add(GroupMember(**msgspec.structs.asdict(member)))
         yield 1
     phase = GroupPhase(state.state)
     group.phase = GroupPhase.EMPTY if not group.members else phase

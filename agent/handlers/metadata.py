@@ -22,7 +22,6 @@ from tailrace.configs.internal_topics import is_internal, is_kept
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.kafka import ApiKey
 from tailrace.kafka.answers import encoded_once
-from tailrace.kafka.compiler import STEP
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -37,6 +36,7 @@ from tailrace.kafka.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from tailrace.kafka.source_writer import STEP
 from tailrace.security.acls import CLUSTER_NAME, ResourceType
 from tailrace.tenants import is_topic_name
 from tailrace.turns import Turns, in_turns

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from agent.fetch.tail import Tail
-from agent.produce.lanes import SESSION_PACE_SECONDS
+from agent.produce.lane import SESSION_PACE_SECONDS
 from agent.telemetry import AgentTelemetry
 from sequencer.api.agents import AgentInfo, AgentLease, NewestVersions, RenewAgent
 from sequencer.api.commits import (

@@ -39,6 +39,7 @@ from sequencer.api.errors import (
     SessionClosed,
 )
 from sequencer.api.values import Value
+from sequencer.engine.queued import Decide, EarlyCommits, QueuedRequest
 from sequencer.engine.row_lookup import LookupKeys, RowLookup
 from sequencer.engine.term import Term, caused_by_no_request
 from sequencer.observer import SequencerObserver, timed
@@ -57,9 +58,6 @@ _log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 V = TypeVar("V", bound=Value)
-Decide = Callable[[Draft], Any]
-"""Returns the answer, the `Steps` that lead to it, or an awaitable of it (only for a request that is decided alone)."""
-
 WORK_IN_A_TURN = 200
 """Work decided in one turn of the loop, in runs of commits; a run takes some 30 us."""
 REQUEST_AS_RUNS = 10
@@ -74,65 +72,11 @@ JOURNALED_IN_A_TURN = 4_000
 _NOTHING = RequiredRows()
 
 
-@dataclass(slots=True, eq=False)
-class _Queued:
-    """A request in the committer's queue: a `commit`, or another request with the function that decides it.
-
-    `is_alone`: it awaits look-ups in the store, so it forms a group by itself. `needs`: the rows that its decision
-    reads and that may not be in memory; for a commit they follow from its batches. `is_taken`: the task has taken it. A
-    caller that gives up before that cancels the answer, and nothing is decided.
-    """
-
-    name: str
-    answer: asyncio.Future[Any]
-    decide: Decide | None = None
-    is_alone: bool = False
-    commit: CommitRequest | None = None
-    needs: Needs | None = None
-    is_taken: bool = False
-
-
 @dataclass(slots=True)
 class _Outcome:
-    request: _Queued
+    request: QueuedRequest
     answer: Any = None
     error: BaseException | None = None
-
-
-class EarlyCommits:
-    """Commits that wait for an earlier commit number of their session."""
-
-    def __init__(self) -> None:
-        self._by_session: dict[UUID, dict[int, _Queued]] = {}
-
-    def of(self, session_id: UUID) -> dict[int, _Queued]:
-        """Return the waiting commits of a session, by number."""
-        return self._by_session.get(session_id, {})
-
-    def put(self, commit: CommitRequest, request: _Queued) -> None:
-        """Add a waiting commit."""
-        self._by_session.setdefault(commit.session_id, {})[commit.number] = request
-
-    def take(self, session_id: UUID, number: int) -> _Queued | None:
-        """Remove and return a waiting commit; None if it is not waiting."""
-        waiting = self._by_session.get(session_id)
-        if waiting is None:
-            return None
-        taken = waiting.pop(number, None)
-        if not waiting:
-            del self._by_session[session_id]
-        return taken
-
-    def take_all(self, session_id: UUID) -> list[_Queued]:
-        """Remove and return all waiting commits of a session."""
-        return list(self._by_session.pop(session_id, {}).values())
-
-    def __iter__(self) -> Iterator[_Queued]:
-        return (request for waiting in self._by_session.values() for request in waiting.values())
-
-    def clear(self) -> None:
-        """Remove all."""
-        self._by_session.clear()
 
 
 class GroupCommit:
@@ -159,7 +103,7 @@ class GroupCommit:
         self._look_ups = RowLookup(view, store, clock, observer)
         self._ensure_ready = ensure_ready
         self._term: Term | None = None
-        self._queue: deque[_Queued] = deque()
+        self._queue: deque[QueuedRequest] = deque()
         self._arrived = asyncio.Event()
         self._early = EarlyCommits()
         self._is_stopped = False
@@ -180,7 +124,7 @@ class GroupCommit:
     async def decide(self, name: str, decide: Decide, *, needs: Needs | None = None) -> Any:
         """Decide a request in the committer's task; return its answer when it is durable. `name` is for the log.
         `needs`: the rows that the decision reads and that may not be in memory."""
-        return await self._queued(_Queued(name, self._new_answer(), decide, needs=needs))
+        return await self._queued(QueuedRequest(name, self._new_answer(), decide, needs=needs))
 
     async def decide_once(
         self,
@@ -203,14 +147,14 @@ class GroupCommit:
 
     async def decide_alone(self, name: str, decide: Callable[[Draft], Awaitable[T]]) -> T:
         """`decide` for a decision that looks rows up in the store; nothing else is decided at the same time."""
-        return cast("T", await self._queued(_Queued(name, self._new_answer(), decide, is_alone=True)))
+        return cast("T", await self._queued(QueuedRequest(name, self._new_answer(), decide, is_alone=True)))
 
     async def commit(self, request: CommitRequest) -> CommitAnswer:
         """Decide a commit in the order of its session's commit numbers."""
         await in_turns(
             upload_sessions.check_commit(request, self._settings), Turns(BATCHES_CHECKED_IN_A_TURN)
         )
-        queued = _Queued("commit", self._new_answer(), commit=request)
+        queued = QueuedRequest("commit", self._new_answer(), commit=request)
         session = self._view.state.get(SessionRow, request.session_id)
         self._enqueue(queued)
         if session is not None and request.number <= session.next_number:
@@ -235,11 +179,11 @@ class GroupCommit:
     def _new_answer(self) -> asyncio.Future[Any]:
         return asyncio.get_running_loop().create_future()
 
-    async def _queued(self, request: _Queued) -> Any:
+    async def _queued(self, request: QueuedRequest) -> Any:
         self._enqueue(request)
         return await request.answer
 
-    def _enqueue(self, request: _Queued) -> None:
+    def _enqueue(self, request: QueuedRequest) -> None:
         if self._is_stopped or self._term is None:
             raise SequencerUnavailable("the sequencer is not running; retry at another server")
         if len(self._queue) >= self._settings.max_queued_requests:
@@ -248,7 +192,7 @@ class GroupCommit:
         self._observer.queue_changed(len(self._queue))
         self._arrived.set()
 
-    def _give_up(self, queued: _Queued, request: CommitRequest) -> bool:
+    def _give_up(self, queued: QueuedRequest, request: CommitRequest) -> bool:
         """Withdraw an early or queued commit; return False if it is already being decided."""
         if self._early.of(request.session_id).get(request.number) is queued:
             self._early.take(request.session_id, request.number)
@@ -297,7 +241,7 @@ class GroupCommit:
         assert self._term is not None, "begin comes before run"
         self._term.end(reason)
 
-    def _next_group(self) -> list[_Queued]:
+    def _next_group(self) -> list[QueuedRequest]:
         """Take the next group from the queue. Leave out requests whose callers no longer wait, because they would only
         delay the others."""
         group = [self._queue.popleft()]
@@ -308,7 +252,7 @@ class GroupCommit:
         self._observer.queue_changed(len(self._queue))
         return [request for request in group if not request.answer.done()]
 
-    async def _perform(self, group: list[_Queued]) -> None:
+    async def _perform(self, group: list[QueuedRequest]) -> None:
         """Perform a group; if the store refuses its rows, perform its halves one after the other."""
         began = self._clock.monotonic()
         for request in group:
@@ -323,11 +267,11 @@ class GroupCommit:
         self._view.budgets.worked(seconds)
         self._observer.group_performed(len(group), seconds)
 
-    async def _perform_together(self, group: list[_Queued]) -> list[list[_Queued]]:
+    async def _perform_together(self, group: list[QueuedRequest]) -> list[list[QueuedRequest]]:
         """Decide a group, write it, show it and answer. Return the parts to perform next: the halves of a refused
         group, or the rest of a group with many changes."""
         outcomes: list[_Outcome] = []
-        rest: list[_Queued] = []
+        rest: list[QueuedRequest] = []
 
         def fail(error: Exception) -> None:
             self._fail_group([*group, *rest], outcomes, error)
@@ -368,7 +312,7 @@ class GroupCommit:
         return [rest] if rest else []
 
     async def _decide_and_write(
-        self, group: list[_Queued], outcomes: list[_Outcome], rest: list[_Queued]
+        self, group: list[QueuedRequest], outcomes: list[_Outcome], rest: list[QueuedRequest]
     ) -> Draft:
         """Decide the requests of a group and write the changes; return the draft. Put requests that were not decided
         into `rest`; the first may be an early commit that is not in `group`. Remove from `group` the requests whose
@@ -394,7 +338,7 @@ class GroupCommit:
             await self._write(draft)
         return draft
 
-    async def _drafted(self, group: list[_Queued], rest: list[_Queued], turns: Turns) -> Draft:
+    async def _drafted(self, group: list[QueuedRequest], rest: list[QueuedRequest], turns: Turns) -> Draft:
         """Return a draft with the rows that the decisions may need and that are not in memory.
 
         Args:
@@ -415,7 +359,9 @@ class GroupCommit:
         await looked_up.note_in(draft, turns)
         return draft
 
-    async def _rows_to_look_up(self, group: list[_Queued], rest: list[_Queued], turns: Turns) -> LookupKeys:
+    async def _rows_to_look_up(
+        self, group: list[QueuedRequest], rest: list[QueuedRequest], turns: Turns
+    ) -> LookupKeys:
         """Return what the decisions may need and is not in memory. If the group would look up more than ROWS_OF_A_GROUP
         rows, move the request at which this happens and all after it from `group` to `rest`; the first request always
         stays."""
@@ -434,7 +380,7 @@ class GroupCommit:
         sought.objects = self._named_objects(commits + early)
         return sought
 
-    async def _needed(self, request: _Queued, turns: Turns) -> RequiredRows:
+    async def _needed(self, request: QueuedRequest, turns: Turns) -> RequiredRows:
         if request.commit is not None:
             return await self._producers_needed(request.commit, turns)
         return _NOTHING if request.needs is None else request.needs(self._view.state)
@@ -447,7 +393,7 @@ class GroupCommit:
         with caused_by_no_request():
             return await self._store.now_ms()
 
-    def _early_of(self, group: list[_Queued]) -> list[CommitRequest]:
+    def _early_of(self, group: list[QueuedRequest]) -> list[CommitRequest]:
         """Return the commits that wait for one of the group's commits."""
         sessions_of = dict.fromkeys(
             request.commit.session_id for request in group if request.commit is not None
@@ -465,8 +411,8 @@ class GroupCommit:
         return list(named)
 
     def _parts_of(
-        self, group: list[_Queued], outcomes: list[_Outcome], error: RequestFailed
-    ) -> list[list[_Queued]]:
+        self, group: list[QueuedRequest], outcomes: list[_Outcome], error: RequestFailed
+    ) -> list[list[QueuedRequest]]:
         """Return the halves of a group that the store refused, in decision order. Fail it if it is a single request."""
         requests = [outcome.request for outcome in outcomes] or group
         if len(requests) > 1:
@@ -476,7 +422,7 @@ class GroupCommit:
             _fail(request, self._failed_alone(request, error))
         return []
 
-    def _not_decided(self, request: _Queued, error: Exception) -> SequencerError:
+    def _not_decided(self, request: QueuedRequest, error: Exception) -> SequencerError:
         """Return the error for a decision that failed unexpectedly. Either it is a bug; or this process was stopped for
         longer than its lease, and its reads before and after belong to different terms."""
         assert self._term is not None, "begin comes before run"
@@ -484,7 +430,7 @@ class GroupCommit:
             return SequencerUnavailable(f"the lease expired during {request.name}; retry: {cause_of(error)}")
         return self._failed_alone(request, error)
 
-    def _failed_alone(self, request: _Queued, error: Exception) -> RequestFailed:
+    def _failed_alone(self, request: QueuedRequest, error: Exception) -> RequestFailed:
         """Return the error for a request that failed alone, and log it."""
         self._observer.request_failed_alone(request.name)
         is_bug = not isinstance(error, RequestFailed)
@@ -507,7 +453,7 @@ class GroupCommit:
             self._view.is_stale = True  # it is unknown what is in the store now
             raise
 
-    def _fail_group(self, group: list[_Queued], outcomes: list[_Outcome], error: Exception) -> None:
+    def _fail_group(self, group: list[QueuedRequest], outcomes: list[_Outcome], error: Exception) -> None:
         """Fail all requests of the group, except early commits, which continue to wait."""
         waiting = {id(request) for request in self._early}
         for request in [*group, *(outcome.request for outcome in outcomes)]:
@@ -515,8 +461,8 @@ class GroupCommit:
                 _fail(request, error)
 
     async def _decide(
-        self, draft: Draft, request: _Queued, outcomes: list[_Outcome], turns: Turns
-    ) -> _Queued | None:
+        self, draft: Draft, request: QueuedRequest, outcomes: list[_Outcome], turns: Turns
+    ) -> QueuedRequest | None:
         """Decide one request. Return the commit that waited for it, which must be decided next."""
         if request.commit is not None:
             return await self._decide_commit_in_turn(draft, request, request.commit, outcomes, turns)
@@ -553,11 +499,11 @@ class GroupCommit:
     async def _decide_commit_in_turn(
         self,
         draft: Draft,
-        request: _Queued,
+        request: QueuedRequest,
         commit: CommitRequest,
         outcomes: list[_Outcome],
         turns: Turns,
-    ) -> _Queued | None:
+    ) -> QueuedRequest | None:
         """Decide a commit. Return the commit that waited for it."""
         outcome = _Outcome(request)
         outcomes.append(outcome)
@@ -582,7 +528,7 @@ class GroupCommit:
         return None if session is None else self._early.take(commit.session_id, session.next_number)
 
     async def _decide_commit(
-        self, draft: Draft, request: _Queued, commit: CommitRequest, turns: Turns
+        self, draft: Draft, request: QueuedRequest, commit: CommitRequest, turns: Turns
     ) -> CommitAnswer | None:
         """Return the answer; None if the commit now waits for an earlier number."""
         known = upload_sessions.known_answer(draft, commit)
@@ -607,7 +553,7 @@ class GroupCommit:
         return await in_turns(upload_sessions.apply_commit(draft, session, commit, self._settings), turns)
 
 
-def _fail(request: _Queued, error: BaseException) -> None:
+def _fail(request: QueuedRequest, error: BaseException) -> None:
     if not request.answer.done():
         request.answer.set_exception(error)
         request.answer.exception()  # mark it as retrieved: its caller may be gone

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TypeVar
@@ -334,3 +334,18 @@ async def for_each(items: Sequence[A], act: Callable[[A], Awaitable[None]]) -> N
                 group.create_task(work())
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
+
+
+def in_order(later: Iterable[LaterObject]) -> list[LaterObject]:
+    """Return the objects ordered by time, but those of each session in the order in which it sealed them."""
+    by_session: dict[UUID, list[LaterObject]] = {}
+    for one in later:
+        by_session.setdefault(one.footer.session_id, []).append(one)
+    keyed: list[tuple[int, UUID, int, LaterObject]] = []
+    for session_id, objects in by_session.items():
+        at = 0
+        for one in sorted(objects, key=lambda one: one.footer.number):
+            at = max(at, one.footer.created_ms)
+            keyed.append((at, session_id, one.footer.number, one))
+    keyed.sort(key=lambda entry: entry[:3])
+    return [entry[3] for entry in keyed]

@@ -13,11 +13,9 @@ Pure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from uuid import UUID
-
-import msgspec
 
 from sequencer.api.commits import BatchError, ObjectKind
 from sequencer.api.transactions import AbortProducer, TransactionState
@@ -27,9 +25,11 @@ from sequencer.recovery.bucket_scan import (
     FoundCheckpoints,
     FoundObjects,
     LaterObject,
+    in_order,
     later_topics,
     reserved_ends,
 )
+from sequencer.recovery.report import PartitionReport, RecoveryReport, ResequencedCounts, what_is_lost
 from sequencer.rules import transactions
 from sequencer.rules.assign import Assignment, RunChecks, assign_offsets
 from sequencer.rules.levels import SMALL_BYTES
@@ -85,63 +85,12 @@ MAY_CLOSE = (BatchError.SEQUENCE_GAP, BatchError.UNKNOWN_PRODUCER_ID)
 MAY_BE_STORED = (BatchError.NONE, *MAY_CLOSE)
 
 
-class PartitionReport(msgspec.Struct):
-    """[log_start_offset, certain_end) came back unchanged; [resumed_at, end_offset) was re-sequenced.
-
-    `resumed_at` is `certain_end` if no offset was assigned after the checkpoint.
-    """
-
-    topic: str
-    partition: int
-    log_start_offset: int
-    certain_end: int
-    resumed_at: int
-    end_offset: int
-    batches: int = 0
-    records: int = 0
-
-
-class ResequencedCounts(msgspec.Struct):
-    """What happened to the batches that were written after the checkpoint, in counts."""
-
-    objects: int = 0
-    batches: int = 0
-    records: int = 0
-    duplicates: int = 0
-    refused: int = 0
-    out_of_sequence: int = 0
-    transactional: int = 0
-    of_deleted_topics: int = 0
-
-
-class RecoveryReport(msgspec.Struct):
-    """What a recovery did, or would do in a dry run. `certain`: counts by kind. `lost`, `notes`: sentences."""
-
-    cluster_id: str
-    incarnation: int
-    checkpoint: str
-    checkpoint_ms: int
-    commit_number: int
-    is_exact: bool
-    certain: dict[str, int]
-    resequenced: ResequencedCounts
-    partitions: list[PartitionReport]
-    aborted_transactions: list[str]
-    made_up_topics: list[str]
-    lost: list[str]
-    notes: list[str]
-    is_dry_run: bool = False
-
-
 @dataclass(slots=True)
 class RecoveryPlan:
     """The rows of the recovered database."""
 
     rows: CheckpointedRows
     report: RecoveryReport
-
-
-# --- planning ---------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -216,7 +165,7 @@ class _Planner:
             topic = self._topics.get(row.topic_id)
             if topic is not None:
                 self._resume(topic, row)
-        for later in _in_order(self._objects.later):
+        for later in in_order(self._objects.later):
             self._resequence(later)
         for footer in self._objects.retriable if not self._is_final() else ():
             self._add_retriable(footer)
@@ -648,44 +597,19 @@ class _Planner:
         return not checkpoints.unreadable and head.reservation == 0 and head.head_id == max(checkpoints.heads)
 
     def _add_notes(self) -> None:
-        report, count = self._report, self._count
+        report, checkpoints = self._report, self._found
         report.partitions = sorted(
-            (log.report for log in self._logs.values()),
-            key=lambda problem: (problem.topic, problem.partition),
+            (log.report for log in self._logs.values()), key=lambda log: (log.topic, log.partition)
         )
-        head = self._found.chain.last if self._found.chain is not None else None
-        assert head is not None
+        assert checkpoints.chain is not None
+        last = checkpoints.chain.last.head_id
         report.is_exact = self._is_final() and not self._objects.later
-        newer = sum(head_id > head.head_id for head_id in [*self._found.heads, *self._found.unreadable])
+        newer = sum(head_id > last for head_id in [*checkpoints.heads, *checkpoints.unreadable])
         if newer:
             report.notes.append(f"{newer} newer checkpoints are not complete; their rows are not used")
-        gone = {row.object_id: row for row in self._objects.missing}
-        for run in self._rows.all(RunRow) if gone else ():
-            if run.object_id in gone:
-                topic = self._topics.get(run.topic_id)
-                report.lost.append(
-                    f"{topic.name if topic else run.topic_id}-{run.partition}, offsets {run.base_offset} to"
-                    f" {run.end_offset - 1}: object {gone[run.object_id].key} is missing, or has another size"
-                )
-        report.lost += [
-            f"object {problem} can't be read: its batches are not re-sequenced"
-            for problem in self._objects.corrupt
-        ]
-        if report.aborted_transactions:
-            report.lost.append(
-                f"{len(report.aborted_transactions)} transactions without a known end are aborted"
-            )
-        if count.transactional:
-            report.lost.append(
-                f"{count.transactional} batches of transactions after the checkpoint are left out: their end is unknown"
-            )
-        if count.out_of_sequence:
+        if self._count.out_of_sequence:
             report.notes.append(
-                f"{count.out_of_sequence} batches are left out: the batches before them never arrived"
-            )
-        if not report.is_exact:
-            report.lost.append(
-                "group offsets, deletions, configs and swaps after the checkpoint: groups continue at its offsets"
+                f"{self._count.out_of_sequence} batches are left out: the batches before them never arrived"
             )
         if self._rows.all(TransactionRow):
             report.notes.append(
@@ -693,18 +617,16 @@ class _Planner:
             )
         if self._objects.garbage:
             report.notes.append(f"{len(self._objects.garbage)} objects were garbage already")
+        report.lost += self._lost_runs()
+        report.lost += what_is_lost(report, self._objects.corrupt)
 
-
-def _in_order(later: Iterable[LaterObject]) -> list[LaterObject]:
-    """Return the objects ordered by time, but those of each session in the order in which it sealed them."""
-    by_session: dict[UUID, list[LaterObject]] = {}
-    for one in later:
-        by_session.setdefault(one.footer.session_id, []).append(one)
-    keyed: list[tuple[int, UUID, int, LaterObject]] = []
-    for session_id, objects in by_session.items():
-        at = 0
-        for one in sorted(objects, key=lambda one: one.footer.number):
-            at = max(at, one.footer.created_ms)
-            keyed.append((at, session_id, one.footer.number, one))
-    keyed.sort(key=lambda entry: entry[:3])
-    return [entry[3] for entry in keyed]
+    def _lost_runs(self) -> Iterator[str]:
+        """Describe the runs whose objects are gone."""
+        gone = {row.object_id: row for row in self._objects.missing}
+        for run in self._rows.all(RunRow) if gone else ():
+            if run.object_id in gone:
+                topic = self._topics.get(run.topic_id)
+                yield (
+                    f"{topic.name if topic else run.topic_id}-{run.partition}, offsets {run.base_offset} to"
+                    f" {run.end_offset - 1}: object {gone[run.object_id].key} is missing, or has another size"
+                )

@@ -30,7 +30,8 @@ from sequencer.recovery.bucket_scan import (
     list_heads,
     read_checkpoints,
 )
-from sequencer.recovery.plan import RecoveryReport, plan_recovery
+from sequencer.recovery.plan import plan_recovery
+from sequencer.recovery.report import RecoveryReport
 from sequencer.settings import SequencerSettings
 from sequencer.store.row_store import DatabaseIdentity, RowStore
 from sequencer.store.rows import KEYS, Changes

@@ -195,48 +195,20 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         if available > 16 and buffer[position + 16] != MAGIC:
             _refuse_magic(buffer[position + 16], position)
         raise TruncatedBatch(f"{available} bytes at {position}; a batch header has {HEADER_BYTES}")
-    fields = HEADER.unpack_from(buffer, position)
-    if fields[3] != MAGIC:
-        _refuse_magic(fields[3], position)
-    (
-        base_offset,
-        tail_length,
-        leader_epoch,
-        magic,
-        crc,
-        attributes,
-        last_offset_delta,
-        base_timestamp,
-        max_timestamp,
-        producer_id,
-        producer_epoch,
-        base_sequence,
-        record_count,
-    ) = fields
-    length = tail_length + PREFIX_BYTES
-    if length < HEADER_BYTES:
+    base_offset, tail_length, *rest = HEADER.unpack_from(buffer, position)
+    header = BatchHeader(base_offset, tail_length + PREFIX_BYTES, *rest)
+    if header.magic != MAGIC:
+        _refuse_magic(header.magic, position)
+    if header.length < HEADER_BYTES:
         raise BadLength(
-            f"batch at {position} says it is {length} bytes long; the header alone has {HEADER_BYTES}"
+            f"batch at {position} says it is {header.length} bytes long; the header alone has {HEADER_BYTES}"
         )
+    record_count, last_offset_delta = header.record_count, header.last_offset_delta
     if record_count < 0 or last_offset_delta < 0 or record_count > last_offset_delta + 1:
         raise CountMismatch(
             f"batch at {position}: record count {record_count} with last offset delta {last_offset_delta}"
         )
-    return BatchHeader(
-        base_offset,
-        length,
-        leader_epoch,
-        magic,
-        crc,
-        attributes,
-        last_offset_delta,
-        base_timestamp,
-        max_timestamp,
-        producer_id,
-        producer_epoch,
-        base_sequence,
-        record_count,
-    )
+    return header
 
 
 def _refuse_magic(magic: int, position: int) -> None:

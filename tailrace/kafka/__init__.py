@@ -11,7 +11,8 @@ from typing import Any
 from tailrace.buffers import Buffer
 from tailrace.kafka.api_keys import ApiKey
 from tailrace.kafka.apis import APIS, ApiSpec
-from tailrace.kafka.compiler import Codec, Parts, codec, step_decoder, step_encoder
+from tailrace.kafka.compiler import Codec, codec, step_decoder, step_encoder
+from tailrace.kafka.encoder_source import Parts
 from tailrace.kafka.errors import MalformedRequest, UnencodableMessage, UnsupportedVersion
 from tailrace.kafka.headers import (
     RequestHeader,

@@ -19,7 +19,7 @@ from uuid import UUID
 from tailrace.buffers import Buffer
 from tailrace.kafka import ApiKey, encode_response, encode_response_in_steps
 from tailrace.kafka.apis import APIS
-from tailrace.kafka.compiler import Parts
+from tailrace.kafka.encoder_source import Parts
 from tailrace.kafka.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from tailrace.kafka.schema import fields_of
 from tailrace.turns import Steps

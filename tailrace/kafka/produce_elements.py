@@ -14,9 +14,9 @@ from struct import Struct
 
 from tailrace.kafka.api_keys import ApiKey
 from tailrace.kafka.apis import MAX_ITEMS_BY_PARTITION
-from tailrace.kafka.compiler import STEP
 from tailrace.kafka.errors import MalformedRequest
 from tailrace.kafka.headers import is_flexible, parse_request_header
+from tailrace.kafka.source_writer import STEP
 from tailrace.kafka.varints import finish_unsigned_varint, read_unsigned_varint, skip_tagged_fields
 from tailrace.turns import Steps
 

@@ -12,7 +12,7 @@ from tailrace_cli.flags import StoredFlags, with_flags
 from tailrace_cli.output import JsonFlag, print_json, print_table
 
 if TYPE_CHECKING:
-    from sequencer.recovery.plan import RecoveryReport
+    from sequencer.recovery.report import RecoveryReport
     from tailrace_cli.settings import Settings
 
 SHOWN_PARTITIONS = 50

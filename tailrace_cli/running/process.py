@@ -33,7 +33,8 @@ from sequencer.client import SequencerClient
 from sequencer.http import SequencerPages, show_server
 from sequencer.metrics import SequencerMetrics
 from sequencer.observer import SequencerObserver
-from sequencer.server import SequencerServer, ServerSettings
+from sequencer.server import SequencerServer
+from sequencer.settings import ServerSettings
 from sequencer.store.row_store import RowStore
 from sequencer.store.sql.store import SqlRowStore
 from sequencer.store_check import WrongStore, check_store

@@ -13,7 +13,6 @@ from sequencer.api.groups import FetchOffsets
 from sequencer.api.topics import Topic
 from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.kafka import ApiKey, decode_response, encode_request
-from tailrace.kafka.compiler import STEP
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from tailrace.kafka.messages.offset_commit import (
@@ -22,6 +21,7 @@ from tailrace.kafka.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tailrace.kafka.source_writer import STEP
 from tests.agent.test_produce_fast_path import VERSION, Client, idempotent
 from tests.support.agents import AgentBench, agent_bench, batch, codes, settle
 from tests.support.frames import frames_of

@@ -32,7 +32,7 @@ PRICES = read_prices()
 def counted_store(bench: AgentBench) -> MeteredStore:
     """From now on the agent's requests to its store are counted, and exported as metrics."""
     store = MeteredStore(bench.store, bench.clock, StoreMetrics(bench.services.telemetry.registry))
-    bench.lane._store = store
+    bench.lane._uploader._store = store
     return store
 
 

@@ -13,7 +13,7 @@ from kio.serial import entity_reader, entity_writer
 
 from tailrace.kafka import ApiKey, decode_request, encode_request, parse_request_header, request_codec
 from tailrace.kafka.apis import APIS
-from tailrace.kafka.compiler import Parts
+from tailrace.kafka.encoder_source import Parts
 from tailrace.kafka.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,

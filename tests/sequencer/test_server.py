@@ -28,7 +28,8 @@ from sequencer.http import SequencerPages
 from sequencer.methods import METHODS
 from sequencer.observer import SequencerObserver
 from sequencer.recovery.bucket_scan import read_checkpoints
-from sequencer.server import SequencerServer, ServerSettings
+from sequencer.server import SequencerServer
+from sequencer.settings import ServerSettings
 from sequencer.store.row_store import LONGEST_LEASE_MS, DatabaseIdentity
 from sequencer.store.rows import Row, TopicRow
 from tailrace.buffers import Buffer

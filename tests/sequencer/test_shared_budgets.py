@@ -10,7 +10,8 @@ import pytest
 from agent.identity import AgentIdentity
 from agent.memory_budget import MemoryBudget
 from agent.produce.active_buffer import BufferedBatch, Submission
-from agent.produce.lanes import Lane, Lanes
+from agent.produce.lane import Lane
+from agent.produce.lanes import Lanes
 from agent.produce.receipts import Receipts
 from agent.produce.sealing import Share
 from agent.settings import AgentSettings

@@ -17,7 +17,8 @@ from sequencer.api.errors import LeaseLost, SequencerError, SessionClosed
 from sequencer.api.topics import CreateTopic, MetadataRequest
 from sequencer.client import SequencerClient
 from sequencer.engine.term import MAX_LEASE_MS, lease_for
-from sequencer.server import SequencerServer, ServerSettings
+from sequencer.server import SequencerServer
+from sequencer.settings import ServerSettings
 from sequencer.store.memory import MemoryRowStore
 from tailrace.background_tasks import cancel_and_wait
 from tests.support.clocks import ManualClock, SeededEntropy

@@ -9,7 +9,7 @@ from unittest import mock
 
 from agent.fetch import tail
 from agent.groups import coordinator
-from agent.produce import lanes
+from agent.produce import lane
 from cache import framed, in_place, layout, mixed_reader
 from sequencer import bounds
 from sequencer.checkpoint import chain, snapshot
@@ -75,7 +75,7 @@ SHORT_WAITS: tuple[tuple[ModuleType, str, object], ...] = (
 """In all histories, seconds in place of a minute: a recovery should race with the end of the leases, and runs that
 could not be removed should be gone at the end."""
 
-SMALL_BUFFERS: tuple[tuple[ModuleType, str, object], ...] = ((lanes, "MAX_BUFFERED_RECORDS", FEW_BUFFERED),)
+SMALL_BUFFERS: tuple[tuple[ModuleType, str, object], ...] = ((lane, "MAX_BUFFERED_RECORDS", FEW_BUFFERED),)
 
 
 @contextmanager

@@ -28,10 +28,10 @@ from sequencer.api.agents import Member
 from sequencer.api.errors import IncarnationChanged, SequencerError, SequencerUnavailable
 from sequencer.api.topics import MetadataRequest
 from sequencer.client import SequencerClient
-from sequencer.recovery.plan import RecoveryReport
 from sequencer.recovery.recover import RecoveryRefused, recover
-from sequencer.server import SequencerServer, ServerSettings
-from sequencer.settings import SequencerSettings
+from sequencer.recovery.report import RecoveryReport
+from sequencer.server import SequencerServer
+from sequencer.settings import SequencerSettings, ServerSettings
 from sequencer.store.row_store import DatabaseIdentity, RowStore
 from sequencer.store.rows import Changes, Row
 from tailrace.clock import Clock, Entropy

@@ -83,8 +83,10 @@ from agent.groups.coordinator import GroupCoordinator
 from agent.groups.group import Group
 from agent.memory_budget import MemoryBudget
 from agent.produce.active_buffer import BatchResult
-from agent.produce.lanes import Lane, Lanes
+from agent.produce.lane import Lane
+from agent.produce.lanes import Lanes
 from agent.produce.receipts import Receipts
+from agent.produce.uploader import Uploader
 from agent.produce_fast_path import ProduceFastPath
 from agent.server import Agent
 from cache import framed, in_place, mixed_reader
@@ -1909,7 +1911,7 @@ LATE_REFERENCES = {
 MUTATIONS: tuple[Mutation, ...] = (
     # --- write path
     Mutation("a produce request is answered before its commit", [(Lane, "_commit", _answers_before_the_commit)]),
-    Mutation("a failed upload counts as successful", [(Lane, "_upload", _trusts_every_upload)]),
+    Mutation("a failed upload counts as successful", [(Uploader, "upload", _trusts_every_upload)]),
     Mutation(
         "a received batch stays a view of the buffer that the next read overwrites",
         [(ProduceFastPath, "take", _keeps_what_is_read_over)],

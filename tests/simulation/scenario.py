@@ -11,8 +11,7 @@ from typing import Any
 
 from agent.settings import AgentSettings
 from cache.settings import CacheSettings
-from sequencer.server import ServerSettings
-from sequencer.settings import SequencerSettings
+from sequencer.settings import SequencerSettings, ServerSettings
 from tailrace.clock import Entropy
 from tests.support.faulty_store import FaultPlan, Faults, Latency
 

@@ -29,8 +29,7 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from sequencer.api.errors import SequencerUnavailable
-from sequencer.server import ServerSettings
-from sequencer.settings import SequencerSettings
+from sequencer.settings import SequencerSettings, ServerSettings
 from sequencer.store.row_store import RowStore
 from sequencer.store.rows import Changes
 from sequencer.store.sql.store import SqlRowStore

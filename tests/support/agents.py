@@ -30,7 +30,8 @@ from agent.long_work import LongWork
 from agent.memory_budget import MemoryBudget
 from agent.produce.active_buffer import Submission
 from agent.produce.current_transactions import CurrentTransactions
-from agent.produce.lanes import Lane, Lanes
+from agent.produce.lane import Lane
+from agent.produce.lanes import Lanes
 from agent.produce.receipts import Receipts
 from agent.produce.request_memory import RequestMemory
 from agent.produce.transactional_producers import TransactionalProducers

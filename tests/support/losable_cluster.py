@@ -21,8 +21,8 @@ from sequencer.api.reads import FindPartition, FindRequest, Run
 from sequencer.api.topics import CreateTopic, Topic
 from sequencer.checkpoint.checkpointer import Checkpointer
 from sequencer.engine.committer import Committer
-from sequencer.recovery.plan import RecoveryReport
 from sequencer.recovery.recover import recover
+from sequencer.recovery.report import RecoveryReport
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import Row
 from tailrace.batches.mixed_object import SealedObject, coordinates, seal

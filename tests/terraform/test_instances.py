@@ -20,7 +20,7 @@ from types import ModuleType
 import pytest
 
 from agent.settings import AgentSettings
-from sequencer.server import ServerSettings
+from sequencer.settings import ServerSettings
 from tailrace.settings import load_settings
 from tailrace_cli.running.checks import agent_mistakes
 from tailrace_cli.running.first_user import read_first_user

@@ -17,7 +17,6 @@ from agent.memory_budget import MemoryBudget
 from agent.security.access import ANYBODY
 from tailrace.kafka import ApiKey, encode_response
 from tailrace.kafka.apis import APIS
-from tailrace.kafka.compiler import STEP
 from tailrace.kafka.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from tailrace.kafka.messages.metadata import (
     MetadataRequest,
@@ -26,6 +25,7 @@ from tailrace.kafka.messages.metadata import (
     MetadataResponseTopic,
 )
 from tailrace.kafka.messages.produce import ProduceRequest
+from tailrace.kafka.source_writer import STEP
 from tests.support.agents import settle
 from tests.support.clocks import ManualClock
 from tests.support.turns import passes_of

@@ -20,7 +20,8 @@ from agent.groups.group import (
     SyncRequest,
 )
 from agent.groups.stored_group import restored, stored
-from tailrace.kafka.compiler import Parts, codec
+from tailrace.kafka.compiler import codec
+from tailrace.kafka.encoder_source import Parts
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.consumer_protocol import ConsumerProtocolSubscription
 from tailrace.turns import at_once

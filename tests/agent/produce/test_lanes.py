@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from agent.produce import lanes
+from agent.produce import lane
 from agent.produce.active_buffer import BatchResult, BufferedBatch
 from agent.produce.sealing import Share
 from agent.settings import AgentSettings
@@ -101,7 +101,7 @@ async def test_nothing_is_acknowledged_before_its_commit_is_answered() -> None:
 async def test_batches_of_more_partitions_than_a_commit_may_have_go_into_several_objects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lanes, "MAX_BUFFERED_PARTITIONS", 10)
+    monkeypatch.setattr(lane, "MAX_BUFFERED_PARTITIONS", 10)
 
     async with agent_bench(SequencerSettings(max_runs_per_commit=10)) as bench:
         topic = await bench.topic(partitions=36)
@@ -114,7 +114,7 @@ async def test_batches_of_more_partitions_than_a_commit_may_have_go_into_several
 async def test_batches_of_more_records_than_a_checkpoint_reserves_offsets_go_into_several_objects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lanes, "MAX_BUFFERED_RECORDS", 3)
+    monkeypatch.setattr(lane, "MAX_BUFFERED_RECORDS", 3)
 
     async with agent_bench(SequencerSettings(checkpoint_reservation=4)) as bench:
         topic = await bench.topic()
@@ -156,7 +156,7 @@ async def test_a_lane_continues_sealing_after_an_unexpected_error(
     async with agent_bench() as bench:
         topic = await bench.topic()
         with monkeypatch.context() as patched:
-            patched.setattr(lanes, "next_seal", breaks)
+            patched.setattr(lane, "next_seal", breaks)
             failed = await result_of(bench, submit(bench, topic, batch(b"lost")))
         assert failed.failure is not None and failed.failure.kind == "storage"
         stored = await result_of(bench, submit(bench, topic, batch(b"kept")))

@@ -9,7 +9,7 @@ import pytest
 
 from agent.memory_budget import MemoryBudget
 from agent.produce.request_memory import ELEMENT_BYTES, PART, WAIT_SECONDS
-from tailrace.kafka.compiler import STEP
+from tailrace.kafka.source_writer import STEP
 from tests.agent.test_produce_fast_path import Client, produce
 from tests.support.agents import AgentBench, agent_bench, batch, settle
 

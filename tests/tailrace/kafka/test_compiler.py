@@ -27,7 +27,8 @@ from tailrace.kafka import (
     response_codec,
 )
 from tailrace.kafka.apis import APIS, MAX_ITEMS, MAX_ITEMS_BY_PARTITION, listed_versions
-from tailrace.kafka.compiler import MAX_MESSAGE_BYTES, STEP, Codec, Parts, codec
+from tailrace.kafka.compiler import Codec, codec
+from tailrace.kafka.encoder_source import MAX_MESSAGE_BYTES, Parts
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.api_versions import ApiVersion, ApiVersionsResponse
 from tailrace.kafka.messages.consumer_protocol import ConsumerProtocolSubscription
@@ -53,6 +54,7 @@ from tailrace.kafka.messages.offset_fetch import (
 )
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.kafka.schema import Int32, Message, On, String, fields_of
+from tailrace.kafka.source_writer import STEP
 from tailrace.turns import at_once
 from tests.tailrace.kafka.message_samples import declared, sample
 

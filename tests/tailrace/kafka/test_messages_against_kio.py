@@ -16,7 +16,8 @@ from kio.serial import entity_reader, entity_writer
 
 from tailrace.kafka import request_codec, response_codec
 from tailrace.kafka.apis import APIS
-from tailrace.kafka.compiler import Codec, Parts
+from tailrace.kafka.compiler import Codec
+from tailrace.kafka.encoder_source import Parts
 from tailrace.kafka.schema import Entity, MessageType, Wire, fields_of
 from tests.tailrace.kafka.message_samples import sample
 

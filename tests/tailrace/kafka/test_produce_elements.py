@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tailrace.kafka import ApiKey, MalformedRequest, decode_request, encode_request, parse_request_header
 from tailrace.kafka.apis import MAX_ITEMS_BY_PARTITION
-from tailrace.kafka.compiler import STEP
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.kafka.produce_elements import elements_of
+from tailrace.kafka.source_writer import STEP
 from tailrace.turns import at_once
 
 VERSIONS = range(3, 14)
