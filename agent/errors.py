@@ -3,32 +3,8 @@
 from __future__ import annotations
 
 from cache.chunk import ObjectCorrupt
+from sequencer.api import errors
 from sequencer.api.commits import BatchError
-from sequencer.api.errors import (
-    GroupNotEmpty,
-    IncarnationChanged,
-    InvalidConfig,
-    InvalidProducerIdMapping,
-    InvalidRequest,
-    InvalidTransactionState,
-    InvalidTransactionTimeout,
-    LeaseLost,
-    LimitReached,
-    NotTokenOwner,
-    OffsetOutOfRange,
-    ProducerFenced,
-    SequencerError,
-    SequencerOverloaded,
-    SequencerUnavailable,
-    StaleGroup,
-    TokenExpired,
-    TopicExists,
-    UnknownGroup,
-    UnknownPartition,
-    UnknownToken,
-    UnknownTopic,
-    UnknownTransactionalId,
-)
 from sequencer.api.reads import PartitionError
 from tailrace.batches.record_batch import (
     BatchTooLarge,
@@ -58,29 +34,29 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (UnsupportedMagic, ErrorCode.INVALID_RECORD),
     (InvalidRecordBatch, ErrorCode.INVALID_RECORD),
     (InvalidBatch, ErrorCode.CORRUPT_MESSAGE),
-    (TopicExists, ErrorCode.TOPIC_ALREADY_EXISTS),
-    (UnknownTopic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-    (UnknownPartition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-    (OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
-    (InvalidConfig, ErrorCode.INVALID_CONFIG),
-    (InvalidRequest, ErrorCode.INVALID_REQUEST),
-    (UnknownGroup, ErrorCode.GROUP_ID_NOT_FOUND),
-    (GroupNotEmpty, ErrorCode.NON_EMPTY_GROUP),
-    (StaleGroup, ErrorCode.ILLEGAL_GENERATION),
-    (ProducerFenced, ErrorCode.PRODUCER_FENCED),
-    (InvalidProducerIdMapping, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
-    (InvalidTransactionState, ErrorCode.INVALID_TXN_STATE),
-    (InvalidTransactionTimeout, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
-    (UnknownTransactionalId, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND),
-    (UnknownToken, ErrorCode.DELEGATION_TOKEN_NOT_FOUND),
-    (TokenExpired, ErrorCode.DELEGATION_TOKEN_EXPIRED),
-    (NotTokenOwner, ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH),
-    (LimitReached, ErrorCode.POLICY_VIOLATION),
-    (LeaseLost, ErrorCode.NOT_COORDINATOR),
-    (IncarnationChanged, ErrorCode.BROKER_NOT_AVAILABLE),
-    (SequencerOverloaded, ErrorCode.REQUEST_TIMED_OUT),
-    (SequencerUnavailable, ErrorCode.REQUEST_TIMED_OUT),
-    (SequencerError, ErrorCode.UNKNOWN_SERVER_ERROR),
+    (errors.TopicExists, ErrorCode.TOPIC_ALREADY_EXISTS),
+    (errors.UnknownTopic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    (errors.UnknownPartition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    (errors.OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
+    (errors.InvalidConfig, ErrorCode.INVALID_CONFIG),
+    (errors.InvalidRequest, ErrorCode.INVALID_REQUEST),
+    (errors.UnknownGroup, ErrorCode.GROUP_ID_NOT_FOUND),
+    (errors.GroupNotEmpty, ErrorCode.NON_EMPTY_GROUP),
+    (errors.StaleGroup, ErrorCode.ILLEGAL_GENERATION),
+    (errors.ProducerFenced, ErrorCode.PRODUCER_FENCED),
+    (errors.InvalidProducerIdMapping, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+    (errors.InvalidTransactionState, ErrorCode.INVALID_TXN_STATE),
+    (errors.InvalidTransactionTimeout, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+    (errors.UnknownTransactionalId, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND),
+    (errors.UnknownToken, ErrorCode.DELEGATION_TOKEN_NOT_FOUND),
+    (errors.TokenExpired, ErrorCode.DELEGATION_TOKEN_EXPIRED),
+    (errors.NotTokenOwner, ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH),
+    (errors.LimitReached, ErrorCode.POLICY_VIOLATION),
+    (errors.LeaseLost, ErrorCode.NOT_COORDINATOR),
+    (errors.IncarnationChanged, ErrorCode.BROKER_NOT_AVAILABLE),
+    (errors.SequencerOverloaded, ErrorCode.REQUEST_TIMED_OUT),
+    (errors.SequencerUnavailable, ErrorCode.REQUEST_TIMED_OUT),
+    (errors.SequencerError, ErrorCode.UNKNOWN_SERVER_ERROR),
     (ObjectCorrupt, ErrorCode.CORRUPT_MESSAGE),
     (StoreError, ErrorCode.KAFKA_STORAGE_ERROR),
     (AnswerMemoryExhausted, ErrorCode.REQUEST_TIMED_OUT),
@@ -102,7 +78,7 @@ class AnswerTooLarge(RequestRefused):
         super().__init__(ErrorCode.POLICY_VIOLATION, message)
 
 
-EXPECTED = (SequencerError, StoreError, InvalidBatch, ObjectCorrupt)
+EXPECTED = (errors.SequencerError, StoreError, InvalidBatch, ObjectCorrupt)
 """Errors that a handler answers with an error code. Any other error is a bug."""
 
 
@@ -157,7 +133,7 @@ BATCH_CODES: dict[BatchError, ErrorCode] = {
 FIRST_ABORTABLE_PRODUCE_VERSION = 11
 """From this Produce version on, clients know TRANSACTION_ABORTABLE (KIP-890, part 1)."""
 
-_RETRIED = (SequencerUnavailable, SequencerOverloaded, LeaseLost, StaleGroup)
+_RETRIED = (errors.SequencerUnavailable, errors.SequencerOverloaded, errors.LeaseLost, errors.StaleGroup)
 
 
 def produce_code(
@@ -202,10 +178,10 @@ def transaction_code(error: Exception, *, knows_fenced: bool) -> ErrorCode:
     Args:
         knows_fenced: whether the request's version knows PRODUCER_FENCED (KIP-588).
     """
-    if isinstance(error, (*_RETRIED, LimitReached)):
+    if isinstance(error, (*_RETRIED, errors.LimitReached)):
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if isinstance(error, UnknownTransactionalId):
+    if isinstance(error, errors.UnknownTransactionalId):
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    if isinstance(error, ProducerFenced) and not knows_fenced:
+    if isinstance(error, errors.ProducerFenced) and not knows_fenced:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return code_of(error)

@@ -16,7 +16,6 @@ dropped from memory.
 from __future__ import annotations
 
 import asyncio
-import heapq
 from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -25,12 +24,14 @@ import msgspec
 import structlog
 
 from agent.catalog import Catalog
-from agent.groups import classic_members, stored_consumer_group, stored_group, stored_share_group
+from agent.groups import classic_members
 from agent.groups.consumer_group import JOINS, ConsumerAnswer, ConsumerGroup, ConsumerHeartbeat, Topics
+from agent.groups.deadlines import GroupDeadlines
 from agent.groups.group import Answer, Group, GroupPhase, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
 from agent.groups.group_bytes import AnyGroup, GroupBytes
 from agent.groups.group_configs import GroupConfigs
 from agent.groups.share_group import ShareGroup, ShareHeartbeat, ShareHeartbeatAnswer
+from agent.groups.stored_groups import emptied, restored, stored
 from agent.identity import AgentIdentity
 from agent.settings import AgentSettings
 from cache.ring import group_candidates
@@ -42,7 +43,6 @@ from sequencer.api.groups import (
     CommitOffsets,
     GroupOwner,
     GroupRef,
-    GroupState,
     LoadGroup,
     LocateGroup,
     OffsetErrors,
@@ -57,7 +57,7 @@ from tailrace.clock import Clock, Entropy, wait_for
 from tailrace.configs.group_config import CONSUMER_SESSION_TIMEOUT_MS, SHARE_SESSION_TIMEOUT_MS
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.limits import is_name
-from tailrace.turns import Steps, Turns, at_once, in_turns
+from tailrace.turns import Steps, Turns, in_turns
 
 log = structlog.get_logger("agent.groups")
 
@@ -79,12 +79,6 @@ LEASE_LOOK_SECONDS = 1.0
 
 LOOK_AGAIN_SECONDS = 10.0
 """How often groups that had to be dropped are loaded again."""
-
-MANY_DUE = 1_000
-"""How many outdated entries for groups' deadlines may be left, in addition to two for each group."""
-
-MIN_WAIT_SECONDS = 0.001
-"""The shortest wait for a deadline: timers may fire a little early."""
 
 MAX_POSITIONS = 20_000
 """The most positions in one commit: all or none are stored, and readers see them in one turn of the committer's loop.
@@ -129,7 +123,6 @@ class _Held:
     generation: int
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     is_over: bool = False
-    armed_at: float | None = None
 
     def next_turn(self) -> int:
         """Return the turn for a change that is requested now."""
@@ -161,8 +154,7 @@ class GroupCoordinator:
         self._loading: dict[str, asyncio.Task[_Held]] = {}
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
         self._last_ticket = 0
-        self._due: list[tuple[float, str]] = []
-        self._due_sooner: asyncio.Future[None] | None = None
+        self._deadlines = GroupDeadlines()
         self._steps: set[asyncio.Task[Any]] = set()
         self._dropped: dict[str, None] = {}
         """Groups of this agent that were dropped from memory. If their members are gone, no request loads them."""
@@ -620,10 +612,11 @@ class GroupCoordinator:
         group_id = held.group.group_id
         if self._held.get(group_id) is held:
             del self._held[group_id]
+            self._deadlines.forget(group_id)
             self.bytes.forget(group_id)
 
     async def _save(self, held: _Held) -> bool:
-        state = await _in_turns(_stored(held.group))
+        state = await _in_turns(stored(held.group))
         if held.is_over:
             return False  # and the state may say that the group was closed meanwhile
         held.generation, held.group.is_dirty = state.generation, False
@@ -705,7 +698,9 @@ class GroupCoordinator:
         if state.type != CLASSIC_GROUP:
             await self._catalog.refresh()  # the previous coordinator may know topics that this catalog lacks
         held = _Held(
-            group=await _in_turns(self._restored(state)),
+            group=await _in_turns(
+                restored(state, now=self._clock.monotonic(), settings=self._settings, configs=self.configs)
+            ),
             lease_epoch=lease_epoch,
             is_stored=bool(state.blob),
             turn=first_turn(state.term),
@@ -722,68 +717,22 @@ class GroupCoordinator:
 
     def _emptied(self, group: AnyGroup, kind: str) -> AnyGroup:
         """Return a group of this type without members, at this group's generation."""
-        return at_once(self._restored(_empty(group, kind)))
-
-    def _restored(self, state: GroupState) -> Steps[AnyGroup]:
-        settings, now = self._settings, self._clock.monotonic()
-        if state.type == CONSUMER_GROUP:
-            return (
-                yield from stored_consumer_group.restored(
-                    state,
-                    now=now,
-                    session_seconds=self.configs.seconds(state.group_id, CONSUMER_SESSION_TIMEOUT_MS),
-                    max_size=settings.group_consumer_max_size,
-                    max_bytes=settings.group_max_bytes,
-                )
-            )
-        if state.type == SHARE_GROUP:
-            return (
-                yield from stored_share_group.restored(
-                    state,
-                    now=now,
-                    session_seconds=self.configs.seconds(state.group_id, SHARE_SESSION_TIMEOUT_MS),
-                    max_size=settings.group_share_max_size,
-                    max_bytes=settings.group_max_bytes,
-                )
-            )
-        return (
-            yield from stored_group.restored(
-                state,
-                now=now,
-                initial_delay_seconds=settings.group_initial_rebalance_delay_ms / 1000,
-                max_size=settings.group_max_size,
-                max_bytes=settings.group_max_bytes,
-            )
+        return emptied(
+            group, kind, now=self._clock.monotonic(), settings=self._settings, configs=self.configs
         )
 
     # --- timeouts
 
     def _arm(self, held: _Held) -> None:
         deadline = held.group.next_deadline(self._clock.monotonic())
-        if deadline is not None and (held.armed_at is None or deadline < held.armed_at):
-            held.armed_at = deadline
-            is_soonest = not self._due or deadline < self._due[0][0]
-            heapq.heappush(self._due, (deadline, held.group.group_id))
-            if len(self._due) > MANY_DUE + 2 * len(self._held):
-                self._forget_past_arms()
-            if is_soonest and self._due_sooner is not None and not self._due_sooner.done():
-                self._due_sooner.set_result(None)
-
-    def _forget_past_arms(self) -> None:
-        """Remove outdated entries: of groups loaded again, and of deadlines that moved to an earlier time."""
-        armed = ((held.armed_at, group_id) for group_id, held in self._held.items())
-        self._due = [(deadline, group_id) for deadline, group_id in armed if deadline is not None]
-        heapq.heapify(self._due)
+        if deadline is not None:
+            self._deadlines.arm(held.group.group_id, deadline)
 
     async def _watch_deadlines(self) -> None:
         """Examine the groups whose armed deadline has passed. Most of them have only moved it to a later time."""
         epoch = self._identity().lease_epoch
         while True:
-            self._due_sooner = asyncio.get_running_loop().create_future()
-            wait = self._due[0][0] - self._clock.monotonic() if self._due else LEASE_LOOK_SECONDS
-            await wait_for(
-                self._clock, self._due_sooner, min(max(wait, MIN_WAIT_SECONDS), LEASE_LOOK_SECONDS)
-            )
+            await self._deadlines.wait(self._clock, LEASE_LOOK_SECONDS)
             with log_and_continue(log, "groups' deadlines could not be checked"):
                 if self._identity().lease_epoch != epoch:
                     epoch = self._identity().lease_epoch
@@ -816,13 +765,10 @@ class GroupCoordinator:
                 self._drop_or_schedule(held)
 
     def _expire_due(self) -> None:
-        now = self._clock.monotonic()
-        while self._due and self._due[0][0] <= now:
-            _, group_id = heapq.heappop(self._due)
-            held_now = self._held.get(group_id)
-            if held_now is not None and held_now.armed_at is not None and held_now.armed_at <= now:
-                held_now.armed_at = None
-                self._begun(self._expire(held_now))
+        for group_id in self._deadlines.take_due(self._clock.monotonic()):
+            held = self._held.get(group_id)
+            if held is not None:
+                self._begun(self._expire(held))
 
     async def _expire(self, held: _Held) -> None:
         async with held.lock:
@@ -847,27 +793,6 @@ async def _result(work: T | Steps[T]) -> T:
     given: Any = work
     result: T = await _in_turns(given) if isinstance(given, Generator) else given
     return result
-
-
-def _empty(group: AnyGroup, kind: str) -> GroupState:
-    """Return the state of a group of this type without members, at this group's generation."""
-    return GroupState(
-        group_id=group.group_id,
-        generation=group.generation,
-        state="",
-        protocol_type="",
-        members=[],
-        blob=b"",
-        type=kind,
-    )
-
-
-def _stored(group: AnyGroup) -> Steps[GroupState]:
-    if isinstance(group, ConsumerGroup):
-        return stored_consumer_group.stored(group)
-    if isinstance(group, ShareGroup):
-        return stored_share_group.stored(group)
-    return stored_group.stored(group)
 
 
 def _refused(answer: Answer) -> Answer:

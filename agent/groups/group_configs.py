@@ -5,31 +5,17 @@ from __future__ import annotations
 from agent.catalog import Catalog
 from agent.settings import AgentSettings
 from sequencer.api.share_groups import ShareLimits
-from tailrace.configs.group_config import (
-    CONSUMER_HEARTBEAT_INTERVAL_MS,
-    CONSUMER_SESSION_TIMEOUT_MS,
-    EARLIEST,
-    GROUP_CONFIGS,
-    READ_COMMITTED,
-    SHARE_AUTO_OFFSET_RESET,
-    SHARE_DELIVERY_COUNT_LIMIT,
-    SHARE_HEARTBEAT_INTERVAL_MS,
-    SHARE_ISOLATION_LEVEL,
-    SHARE_PARTITION_MAX_RECORD_LOCKS,
-    SHARE_RECORD_LOCK_DURATION_MS,
-    SHARE_SESSION_TIMEOUT_MS,
-    reset_seconds,
-)
+from tailrace.configs import group_config
 
 SETTING_OF = {
-    CONSUMER_SESSION_TIMEOUT_MS: "group_consumer_session_timeout_ms",
-    CONSUMER_HEARTBEAT_INTERVAL_MS: "group_consumer_heartbeat_interval_ms",
-    SHARE_SESSION_TIMEOUT_MS: "group_share_session_timeout_ms",
-    SHARE_HEARTBEAT_INTERVAL_MS: "group_share_heartbeat_interval_ms",
-    SHARE_RECORD_LOCK_DURATION_MS: "group_share_record_lock_duration_ms",
-    SHARE_DELIVERY_COUNT_LIMIT: "group_share_delivery_count_limit",
-    SHARE_PARTITION_MAX_RECORD_LOCKS: "group_share_partition_max_record_locks",
-    SHARE_AUTO_OFFSET_RESET: "group_share_auto_offset_reset",
+    group_config.CONSUMER_SESSION_TIMEOUT_MS: "group_consumer_session_timeout_ms",
+    group_config.CONSUMER_HEARTBEAT_INTERVAL_MS: "group_consumer_heartbeat_interval_ms",
+    group_config.SHARE_SESSION_TIMEOUT_MS: "group_share_session_timeout_ms",
+    group_config.SHARE_HEARTBEAT_INTERVAL_MS: "group_share_heartbeat_interval_ms",
+    group_config.SHARE_RECORD_LOCK_DURATION_MS: "group_share_record_lock_duration_ms",
+    group_config.SHARE_DELIVERY_COUNT_LIMIT: "group_share_delivery_count_limit",
+    group_config.SHARE_PARTITION_MAX_RECORD_LOCKS: "group_share_partition_max_record_locks",
+    group_config.SHARE_AUTO_OFFSET_RESET: "group_share_auto_offset_reset",
 }
 """The agent setting that is a group config's default."""
 
@@ -37,7 +23,7 @@ SETTING_OF = {
 def default_of(name: str, settings: AgentSettings) -> str:
     """Return the value for a group that does not set this config."""
     setting = SETTING_OF.get(name)
-    return GROUP_CONFIGS[name].default if setting is None else str(getattr(settings, setting))
+    return group_config.GROUP_CONFIGS[name].default if setting is None else str(getattr(settings, setting))
 
 
 class GroupConfigs:
@@ -62,14 +48,15 @@ class GroupConfigs:
 
     def reset_seconds(self, group_id: str) -> float | None:
         """Return how far back the share group begins, if it begins by time; otherwise None."""
-        return reset_seconds(self.text(group_id, SHARE_AUTO_OFFSET_RESET))
+        return group_config.reset_seconds(self.text(group_id, group_config.SHARE_AUTO_OFFSET_RESET))
 
     def share_limits(self, group_id: str) -> ShareLimits:
         """Return the configs of a share group that the sequencer needs."""
         return ShareLimits(
-            lock_ms=self.number(group_id, SHARE_RECORD_LOCK_DURATION_MS),
-            max_deliveries=self.number(group_id, SHARE_DELIVERY_COUNT_LIMIT),
-            max_in_flight=self.number(group_id, SHARE_PARTITION_MAX_RECORD_LOCKS),
-            from_earliest=self.text(group_id, SHARE_AUTO_OFFSET_RESET) == EARLIEST,
-            read_committed=self.text(group_id, SHARE_ISOLATION_LEVEL) == READ_COMMITTED,
+            lock_ms=self.number(group_id, group_config.SHARE_RECORD_LOCK_DURATION_MS),
+            max_deliveries=self.number(group_id, group_config.SHARE_DELIVERY_COUNT_LIMIT),
+            max_in_flight=self.number(group_id, group_config.SHARE_PARTITION_MAX_RECORD_LOCKS),
+            from_earliest=self.text(group_id, group_config.SHARE_AUTO_OFFSET_RESET) == group_config.EARLIEST,
+            read_committed=self.text(group_id, group_config.SHARE_ISOLATION_LEVEL)
+            == group_config.READ_COMMITTED,
         )

@@ -438,17 +438,7 @@ class Reader:
 
 def object_record(row: ObjectRow) -> ObjectRecord:
     """Return an object's description from its row."""
-    description = ObjectDescription(
-        object_id=row.object_id,
-        kind=row.kind,
-        key=row.key,
-        size=row.size,
-        crc=row.crc,
-        index_start=row.index_start,
-        created_ms=row.created_ms,
-        format_version=row.format_version,
-        index_crc=row.index_crc,
-    )
+    description = msgspec.convert(row, ObjectDescription, from_attributes=True)
     return ObjectRecord(description, row.live_runs, row.retired_ms)
 
 

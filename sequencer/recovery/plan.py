@@ -35,28 +35,10 @@ from sequencer.rules.assign import Assignment, RunChecks, assign_offsets
 from sequencer.rules.levels import SMALL_BYTES
 from sequencer.rules.producers import ProducerState, producer_row, resume_at, state_of
 from sequencer.rules.topics import empty_partition
+from sequencer.store import rows
 from sequencer.store.batch_table import EMPTY_TABLE, NO_OBJECT, encode_markers, encode_table
 from sequencer.store.draft import Draft
 from sequencer.store.row_store import DatabaseIdentity
-from sequencer.store.rows import (
-    AgentRow,
-    CounterRow,
-    GroupOffsetRow,
-    GroupRow,
-    LeaseRow,
-    LogEpoch,
-    ObjectRow,
-    OpenRangeRow,
-    PartitionRow,
-    ProducerRow,
-    Row,
-    RunRow,
-    SessionRow,
-    SmallObjectRow,
-    TopicRow,
-    TransactionRow,
-    key_of,
-)
 from sequencer.store.state import (
     BROKER_ID,
     COMMIT_NUMBER,
@@ -97,8 +79,8 @@ class RecoveryPlan:
 class _Log:
     """A partition during planning."""
 
-    topic: TopicRow
-    row: PartitionRow
+    topic: rows.TopicRow
+    row: rows.PartitionRow
     report: PartitionReport
 
 
@@ -136,7 +118,7 @@ class _Planner:
         self._now_ms = now_ms
         self._reserved = reserved_ends(checkpoints)
         self._logs: dict[tuple[UUID, int], _Log] = {}
-        self._topics: dict[UUID, TopicRow] = {row.topic_id: row for row in self._rows.all(TopicRow)}
+        self._topics: dict[UUID, rows.TopicRow] = {row.topic_id: row for row in self._rows.all(rows.TopicRow)}
         self._commit_number = self._counter(COMMIT_NUMBER) + COUNTER_STEPS[COMMIT_NUMBER]
         self._waiting: list[_Waiting] = []
         self._live_runs: dict[UUID, int] = {}
@@ -161,7 +143,7 @@ class _Planner:
     def plan(self) -> RecoveryPlan:
         self._count_certain()
         self._add_later_topics()
-        for row in sorted(self._rows.all(PartitionRow), key=lambda row: (row.topic_id, row.partition)):
+        for row in sorted(self._rows.all(rows.PartitionRow), key=lambda row: (row.topic_id, row.partition)):
             topic = self._topics.get(row.topic_id)
             if topic is not None:
                 self._resume(topic, row)
@@ -182,27 +164,27 @@ class _Planner:
 
     # --- rows
 
-    def _put(self, row: Row) -> None:
-        self._rows.by_kind.setdefault(type(row), {})[key_of(row)] = row
+    def _put(self, row: rows.Row) -> None:
+        self._rows.by_kind.setdefault(type(row), {})[rows.key_of(row)] = row
 
     def _counter(self, name: str) -> int:
-        row = self._rows.by_kind[CounterRow].get((name,))
-        return row.value if isinstance(row, CounterRow) else 0
+        row = self._rows.by_kind[rows.CounterRow].get((name,))
+        return row.value if isinstance(row, rows.CounterRow) else 0
 
     def _count_certain(self) -> None:
-        names: dict[str, type[Row]] = {
-            "topics": TopicRow,
-            "partitions": PartitionRow,
-            "runs": RunRow,
-            "objects": ObjectRow,
-            "producers": ProducerRow,
-            "transactional ids": TransactionRow,
-            "groups": GroupRow,
-            "group offsets": GroupOffsetRow,
+        names: dict[str, type[rows.Row]] = {
+            "topics": rows.TopicRow,
+            "partitions": rows.PartitionRow,
+            "runs": rows.RunRow,
+            "objects": rows.ObjectRow,
+            "producers": rows.ProducerRow,
+            "transactional ids": rows.TransactionRow,
+            "groups": rows.GroupRow,
+            "group offsets": rows.GroupOffsetRow,
         }
         certain = {name: len(self._rows.by_kind[kind]) for name, kind in names.items()}
         certain["offsets"] = sum(
-            row.end_offset - row.log_start_offset for row in self._rows.all(PartitionRow)
+            row.end_offset - row.log_start_offset for row in self._rows.all(rows.PartitionRow)
         )
         self._report.certain = certain
 
@@ -215,13 +197,13 @@ class _Planner:
                 f"topic {topic.name!r} was made after the last complete checkpoint; it is kept"
             )
 
-    def _add_topic(self, topic: TopicRow) -> None:
+    def _add_topic(self, topic: rows.TopicRow) -> None:
         self._topics[topic.topic_id] = topic
         self._put(topic)
         for number in range(topic.partitions):
             self._put(empty_partition(topic.topic_id, number, epoch=0))
 
-    def _resume(self, topic: TopicRow, row: PartitionRow) -> _Log:
+    def _resume(self, topic: rows.TopicRow, row: rows.PartitionRow) -> _Log:
         """Continue the log at its reserved end, under a higher epoch."""
         resumed_at = self._reserved(row.topic_id, row.partition)
         assert resumed_at >= row.end_offset, f"{row}: reserved only up to {resumed_at}"
@@ -238,13 +220,13 @@ class _Planner:
             # Also in an empty log: consumers that have read all of it are at the start of the hole.
             self._put(self._hole(row, resumed_at))
             row = replace_row(row, end_offset=resumed_at)
-        log.row = replace_row(row, epochs=[*row.epochs, LogEpoch(row.epochs[-1].epoch + 1, resumed_at)])
+        log.row = replace_row(row, epochs=[*row.epochs, rows.LogEpoch(row.epochs[-1].epoch + 1, resumed_at)])
         self._put(log.row)
         return log
 
-    def _hole(self, row: PartitionRow, end_offset: int) -> RunRow:
+    def _hole(self, row: rows.PartitionRow, end_offset: int) -> rows.RunRow:
         """Return a run without markers, which keeps runs without gaps and which readers skip."""
-        return RunRow(
+        return rows.RunRow(
             topic_id=row.topic_id,
             partition=row.partition,
             base_offset=row.end_offset,
@@ -319,7 +301,7 @@ class _Planner:
             return log
         topic = self._topics.get(topic_id)
         if topic is None:
-            if any(row.topic_id == topic_id for row in self._rows.all(PartitionRow)):
+            if any(row.topic_id == topic_id for row in self._rows.all(rows.PartitionRow)):
                 return None  # deleted, but its runs were not removed yet
             topic = self._make_topic(topic_id, name, partition)
         for number in range(topic.partitions, partition + 1):
@@ -330,19 +312,19 @@ class _Planner:
             self._put(topic)
         for number in range(topic.partitions):
             if (topic_id, number) not in self._logs:
-                row = self._rows.by_kind[PartitionRow][topic_id, number]
-                assert isinstance(row, PartitionRow)
+                row = self._rows.by_kind[rows.PartitionRow][topic_id, number]
+                assert isinstance(row, rows.PartitionRow)
                 self._resume(topic, row)
         return self._logs[topic_id, partition]
 
-    def _make_topic(self, topic_id: UUID, name: str, partition: int) -> TopicRow:
+    def _make_topic(self, topic_id: UUID, name: str, partition: int) -> rows.TopicRow:
         is_free = bool(name) and all(other.name != name for other in self._topics.values())
         made_up = name if is_free else f"{name or 'topic'}.recovered-{topic_id.hex[:8]}"
         self._report.made_up_topics.append(made_up)
         self._report.notes.append(
             f"topic {topic_id} ({name!r} by its objects) is in no checkpoint: it is {made_up!r} now, without configs"
         )
-        topic = TopicRow(
+        topic = rows.TopicRow(
             topic_id=topic_id, name=made_up, partitions=partition + 1, configs={}, created_ms=self._now_ms
         )
         self._add_topic(topic)
@@ -367,8 +349,8 @@ class _Planner:
     def _states_on(self, log: _Log) -> Callable[[int], ProducerState | None]:
         def state(producer_id: int) -> ProducerState | None:
             self._highest_producer = max(self._highest_producer, producer_id)
-            row = self._rows.by_kind[ProducerRow].get((log.row.topic_id, log.row.partition, producer_id))
-            assert row is None or isinstance(row, ProducerRow)
+            row = self._rows.by_kind[rows.ProducerRow].get((log.row.topic_id, log.row.partition, producer_id))
+            assert row is None or isinstance(row, rows.ProducerRow)
             return state_of(row)
 
         return state
@@ -399,7 +381,7 @@ class _Planner:
         log.report.end_offset = assigned.end_offset
         self._live_runs[object_id] = self._live_runs.get(object_id, 0) + 1
         self._put(
-            RunRow(
+            rows.RunRow(
                 topic_id=topic_id,
                 partition=partition,
                 base_offset=assigned.base_offset,
@@ -432,7 +414,7 @@ class _Planner:
                 count.refused += 1
 
     def _put_later_objects(self) -> None:
-        for row in self._rows.all(ObjectRow):
+        for row in self._rows.all(rows.ObjectRow):
             added = self._live_runs.get(row.object_id, 0)
             if added:
                 self._put(replace_row(row, live_runs=row.live_runs + added, retired_ms=None))
@@ -442,7 +424,7 @@ class _Planner:
                 continue  # none of its batches is stored: the collector deletes it with its session's prefix
             self._count.objects += 1
             self._put(
-                ObjectRow(
+                rows.ObjectRow(
                     object_id=footer.object_id,
                     kind=ObjectKind.MIXED,
                     key=later.key,
@@ -460,13 +442,13 @@ class _Planner:
 
     def _settle_leases(self) -> None:
         """End everything that was alive under the lost database: agents, sessions, leases, owners of groups."""
-        for row in self._rows.all(AgentRow):
+        for row in self._rows.all(rows.AgentRow):
             self._put(replace_row(row, expires_ms=0))
-        for row in self._rows.all(LeaseRow):
+        for row in self._rows.all(rows.LeaseRow):
             self._put(replace_row(row, expires_ms=0))
         self._settle_groups()
         known = set()
-        for row in self._rows.all(SessionRow):
+        for row in self._rows.all(rows.SessionRow):
             known.add(row.session_id)
             closed_ms = self._now_ms if row.closed_ms is None else row.closed_ms
             # It is swept an interval from now: until then the objects that the recovery left out still exist.
@@ -474,7 +456,7 @@ class _Planner:
         for session_id, prefix in sorted(self._objects.prefixes.items()):
             if session_id not in known:
                 self._put(
-                    SessionRow(
+                    rows.SessionRow(
                         session_id=session_id,
                         broker_id=-1,
                         prefix=prefix,
@@ -490,16 +472,16 @@ class _Planner:
     def _settle_counters(self) -> None:
         for name, step in COUNTER_STEPS.items():
             value = self._highest_producer if name == PRODUCER_ID else self._counter(name)
-            self._put(CounterRow(name=name, value=value + step))
+            self._put(rows.CounterRow(name=name, value=value + step))
 
     def _settle_live_runs(self) -> None:
         """Set each object's run count to the number of runs that name it. The checkpoint should have the same
         number."""
         counted: dict[UUID, int] = {}
-        for row in self._rows.all(RunRow):
+        for row in self._rows.all(rows.RunRow):
             if row.kind is not ObjectKind.MARKERS:
                 counted[row.object_id] = counted.get(row.object_id, 0) + 1
-        for row in self._rows.all(ObjectRow):
+        for row in self._rows.all(rows.ObjectRow):
             live = counted.pop(row.object_id, 0)
             if live != row.live_runs:
                 self._report.notes.append(
@@ -511,18 +493,18 @@ class _Planner:
             self._report.lost.append(
                 f"{count} runs name object {object_id}, which the checkpoint doesn't have"
             )
-            for row in self._rows.all(RunRow):
+            for row in self._rows.all(rows.RunRow):
                 if row.object_id == object_id:
-                    del self._rows.by_kind[RunRow][key_of(row)]
+                    del self._rows.by_kind[rows.RunRow][rows.key_of(row)]
 
     def _settle_groups(self) -> None:
         """Take groups from their owners, and count their positions, whose number older checkpoints do not have."""
         positions, with_expiries = Counter[str](), set[str]()
-        for position in self._rows.all(GroupOffsetRow):
+        for position in self._rows.all(rows.GroupOffsetRow):
             positions[position.group_id] += 1
             if position.expires_ms is not None:
                 with_expiries.add(position.group_id)
-        for row in self._rows.all(GroupRow):
+        for row in self._rows.all(rows.GroupRow):
             self._put(
                 replace_row(
                     row,
@@ -536,56 +518,56 @@ class _Planner:
     def _settle_small_objects(self) -> None:
         """Make the rows of small objects again, from the runs."""
         ended: dict[tuple[UUID, UUID], int] = {}
-        for run in self._rows.all(RunRow):
+        for run in self._rows.all(rows.RunRow):
             if run.kind is ObjectKind.PARQUET:
                 place = run.topic_id, run.object_id
                 ended[place] = max(ended.get(place, 0), run.created_ms)
-        sizes = {row.object_id: row.size for row in self._rows.all(ObjectRow)}
-        self._rows.by_kind[SmallObjectRow].clear()
+        sizes = {row.object_id: row.size for row in self._rows.all(rows.ObjectRow)}
+        self._rows.by_kind[rows.SmallObjectRow].clear()
         for (topic_id, object_id), ended_ms in ended.items():
             if sizes[object_id] < SMALL_BYTES:
-                self._put(SmallObjectRow(topic_id, object_id, ended_ms, sizes[object_id]))
+                self._put(rows.SmallObjectRow(topic_id, object_id, ended_ms, sizes[object_id]))
 
     def _settle_sums(self) -> None:
         sum_deltas = SumDeltas()
-        for run in self._rows.all(RunRow):
+        for run in self._rows.all(rows.RunRow):
             sum_deltas.runs(run.kind, 1, run.length)
-        for row in self._rows.all(ObjectRow):
+        for row in self._rows.all(rows.ObjectRow):
             sum_deltas.object(None, row)
-        for row in self._rows.all(ProducerRow):
+        for row in self._rows.all(rows.ProducerRow):
             sum_deltas.producer(None, row)
         for name in SUMS:
-            self._put(CounterRow(name=name, value=sum_deltas.by_name.get(name, 0)))
+            self._put(rows.CounterRow(name=name, value=sum_deltas.by_name.get(name, 0)))
 
     def _abort_transactions(self) -> None:
         """Abort transactions without a known end, and fence every producer with a transactional id."""
-        for row in self._rows.all(TransactionRow):
+        for row in self._rows.all(rows.TransactionRow):
             if row.state is TransactionState.ONGOING:
                 self._report.aborted_transactions.append(row.transactional_id)
                 self._put(replace_row(row, started_ms=0, timeout_ms=0))
         state = HotState({kind: self._rows.all(kind) for kind in checkpoint.KEPT_HOT})
         draft = Draft(state, self._now_ms)
         at_once(transactions.abort_timed_out(draft))
-        for opened in draft.all(OpenRangeRow):
+        for opened in draft.all(rows.OpenRangeRow):
             place = (opened.topic_id, opened.partition)
             at_once(transactions.abort_producer(draft, AbortProducer(opened.producer_id, 0, [place])))
         for kind, changed in draft.changes.by_kind.items():
             for key, row_after in changed.items():
                 if row_after is None:
                     self._rows.by_kind[kind].pop(key, None)
-                elif isinstance(row_after, RunRow):
+                elif isinstance(row_after, rows.RunRow):
                     self._put(replace_row(row_after, commit_number=self._commit_number))
-                elif not isinstance(row_after, CounterRow) or row_after.name == PRODUCER_ID:
+                elif not isinstance(row_after, rows.CounterRow) or row_after.name == PRODUCER_ID:
                     self._put(row_after)
-        for row in self._rows.all(TransactionRow):
+        for row in self._rows.all(rows.TransactionRow):
             # Its client may be epochs ahead of the checkpoint, so the next InitProducerId gets a new producer id. It
             # may also be transactions ahead, so no end that it requests is a known one.
             timeout_ms = row.timeout_ms or 60_000
             fenced = replace_row(row, producer_epoch=transactions.LAST_EPOCH, timeout_ms=timeout_ms)
             self._put(fenced.with_previous(None).with_last_end(None))
         for place, log in self._logs.items():
-            ended = self._rows.by_kind[PartitionRow][place]
-            assert isinstance(ended, PartitionRow)
+            ended = self._rows.by_kind[rows.PartitionRow][place]
+            assert isinstance(ended, rows.PartitionRow)
             log.row = ended
             log.report.end_offset = ended.end_offset
 
@@ -611,9 +593,9 @@ class _Planner:
             report.notes.append(
                 f"{self._count.out_of_sequence} batches are left out: the batches before them never arrived"
             )
-        if self._rows.all(TransactionRow):
+        if self._rows.all(rows.TransactionRow):
             report.notes.append(
-                f"{len(self._rows.all(TransactionRow))} transactional ids are fenced: producers must be restarted"
+                f"{len(self._rows.all(rows.TransactionRow))} transactional ids are fenced: producers must be restarted"
             )
         if self._objects.garbage:
             report.notes.append(f"{len(self._objects.garbage)} objects were garbage already")
@@ -623,7 +605,7 @@ class _Planner:
     def _lost_runs(self) -> Iterator[str]:
         """Describe the runs whose objects are gone."""
         gone = {row.object_id: row for row in self._objects.missing}
-        for run in self._rows.all(RunRow) if gone else ():
+        for run in self._rows.all(rows.RunRow) if gone else ():
             if run.object_id in gone:
                 topic = self._topics.get(run.topic_id)
                 yield (

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import merge
 
+from msgspec import convert
 from msgspec.structs import asdict
 
 from sequencer.api.errors import GroupNotEmpty, InvalidRequest, LimitReached, StaleGroup, UnknownGroup
@@ -76,16 +77,7 @@ def load_group(draft: Draft, request: LoadGroup) -> GroupState:
         raise StaleGroup(f"group {row.group_id!r} is coordinated by agent {row.owner}; locate it again")
     row = replace_row(row, owner=agent.broker_id, owner_epoch=agent.epoch, term=row.term + 1)
     draft.put(row)
-    return GroupState(
-        group_id=row.group_id,
-        generation=row.generation,
-        state=row.state,
-        protocol_type=row.protocol_type,
-        members=row.members,
-        blob=row.blob,
-        term=row.term,
-        type=row.type,
-    )
+    return convert(row, GroupState, from_attributes=True)
 
 
 def _owned_group(draft: Draft, group_id: str, broker_id: int, lease_epoch: int) -> GroupRow:

@@ -21,40 +21,7 @@ from sqlalchemy.dialects import postgresql
 
 from sequencer.api.commits import ObjectKind
 from sequencer.api.transactions import TransactionState
-from sequencer.store.rows import (
-    KEYS,
-    AbortedRow,
-    AclRow,
-    AgentRow,
-    AnswerRow,
-    BrokerConfigRow,
-    CleanedRow,
-    ClientConfigRow,
-    CommitRow,
-    CounterRow,
-    DelegationTokenRow,
-    GroupOffsetRow,
-    GroupRow,
-    Int32,
-    JournalRow,
-    LeaseRow,
-    ObjectRow,
-    OpenRangeRow,
-    PartitionRow,
-    PendingOffsetRow,
-    ProducerRow,
-    Row,
-    RunRow,
-    ScramRow,
-    SessionRow,
-    ShareRow,
-    SmallObjectRow,
-    SwapRow,
-    TablePinRow,
-    TopicRow,
-    TransactionRow,
-    WriteRow,
-)
+from sequencer.store import rows
 from sequencer.store.sql.row_codec import RowField, fields_of
 
 SCHEMA_VERSION = 20
@@ -70,7 +37,7 @@ _TYPES: dict[Any, Any] = {
     TransactionState: _text,
     dict: _text,
     int: sa.BigInteger,
-    Int32: sa.Integer,
+    rows.Int32: sa.Integer,
     ObjectKind: sa.SmallInteger,
     bool: sa.Boolean,
     bytes: sa.LargeBinary,
@@ -98,8 +65,10 @@ def _table(name: str, *parts: Any, storage: dict[str, Any] | None = None) -> sa.
     return sa.Table(name, metadata, *parts, sqlite_with_rowid=False, postgresql_with=storage or {})
 
 
-def _rows(name: str, kind: type[Row], storage: dict[str, Any] | None = None, *indexes: sa.Index) -> sa.Table:
-    columns = [_column(field, is_key=field.name in KEYS[kind]) for field in fields_of(kind)]
+def _rows(
+    name: str, kind: type[rows.Row], storage: dict[str, Any] | None = None, *indexes: sa.Index
+) -> sa.Table:
+    columns = [_column(field, is_key=field.name in rows.KEYS[kind]) for field in fields_of(kind)]
     return _table(name, *columns, *indexes, storage=storage)
 
 
@@ -117,49 +86,49 @@ cluster = _table(
     storage=_UPDATED,
 )
 
-TABLES: dict[type[Row], sa.Table] = {
-    CounterRow: _rows("counters", CounterRow, _UPDATED),
-    TopicRow: _rows("topics", TopicRow),
-    PartitionRow: _rows("partitions", PartitionRow, _UPDATED),
-    SessionRow: _rows("sessions", SessionRow, _UPDATED),
-    CommitRow: _rows("commits", CommitRow, _REMOVED),
-    AgentRow: _rows("agents", AgentRow, _UPDATED),
-    ProducerRow: _rows("producers", ProducerRow, _UPDATED),
-    GroupRow: _rows("groups", GroupRow, _UPDATED),
-    GroupOffsetRow: _rows(
-        "group_offsets", GroupOffsetRow, _UPDATED, sa.Index("group_offsets_by_topic", "topic_id")
+TABLES: dict[type[rows.Row], sa.Table] = {
+    rows.CounterRow: _rows("counters", rows.CounterRow, _UPDATED),
+    rows.TopicRow: _rows("topics", rows.TopicRow),
+    rows.PartitionRow: _rows("partitions", rows.PartitionRow, _UPDATED),
+    rows.SessionRow: _rows("sessions", rows.SessionRow, _UPDATED),
+    rows.CommitRow: _rows("commits", rows.CommitRow, _REMOVED),
+    rows.AgentRow: _rows("agents", rows.AgentRow, _UPDATED),
+    rows.ProducerRow: _rows("producers", rows.ProducerRow, _UPDATED),
+    rows.GroupRow: _rows("groups", rows.GroupRow, _UPDATED),
+    rows.GroupOffsetRow: _rows(
+        "group_offsets", rows.GroupOffsetRow, _UPDATED, sa.Index("group_offsets_by_topic", "topic_id")
     ),
-    ShareRow: _rows("share_partitions", ShareRow, _UPDATED),
-    TransactionRow: _rows("transactions", TransactionRow, _UPDATED),
-    OpenRangeRow: _rows("open_ranges", OpenRangeRow, _REMOVED),
-    AbortedRow: _rows("aborted_ranges", AbortedRow, _REMOVED),
-    PendingOffsetRow: _rows("pending_offsets", PendingOffsetRow, _REMOVED),
-    BrokerConfigRow: _rows("broker_configs", BrokerConfigRow),
-    ScramRow: _rows("scram_credentials", ScramRow),
-    AclRow: _rows("acls", AclRow),
-    ClientConfigRow: _rows("client_configs", ClientConfigRow),
-    DelegationTokenRow: _rows("delegation_tokens", DelegationTokenRow),
-    LeaseRow: _rows("leases", LeaseRow, _UPDATED),
-    TablePinRow: _rows("table_pins", TablePinRow),
-    SmallObjectRow: _rows("small_objects", SmallObjectRow, _REMOVED),
-    CleanedRow: _rows("cleaned_partitions", CleanedRow, _UPDATED),
-    SwapRow: _rows("swaps", SwapRow),
-    WriteRow: _rows("writes", WriteRow, _UPDATED),
-    AnswerRow: _rows("answers", AnswerRow, _REMOVED),
-    ObjectRow: _rows(
+    rows.ShareRow: _rows("share_partitions", rows.ShareRow, _UPDATED),
+    rows.TransactionRow: _rows("transactions", rows.TransactionRow, _UPDATED),
+    rows.OpenRangeRow: _rows("open_ranges", rows.OpenRangeRow, _REMOVED),
+    rows.AbortedRow: _rows("aborted_ranges", rows.AbortedRow, _REMOVED),
+    rows.PendingOffsetRow: _rows("pending_offsets", rows.PendingOffsetRow, _REMOVED),
+    rows.BrokerConfigRow: _rows("broker_configs", rows.BrokerConfigRow),
+    rows.ScramRow: _rows("scram_credentials", rows.ScramRow),
+    rows.AclRow: _rows("acls", rows.AclRow),
+    rows.ClientConfigRow: _rows("client_configs", rows.ClientConfigRow),
+    rows.DelegationTokenRow: _rows("delegation_tokens", rows.DelegationTokenRow),
+    rows.LeaseRow: _rows("leases", rows.LeaseRow, _UPDATED),
+    rows.TablePinRow: _rows("table_pins", rows.TablePinRow),
+    rows.SmallObjectRow: _rows("small_objects", rows.SmallObjectRow, _REMOVED),
+    rows.CleanedRow: _rows("cleaned_partitions", rows.CleanedRow, _UPDATED),
+    rows.SwapRow: _rows("swaps", rows.SwapRow),
+    rows.WriteRow: _rows("writes", rows.WriteRow, _UPDATED),
+    rows.AnswerRow: _rows("answers", rows.AnswerRow, _REMOVED),
+    rows.ObjectRow: _rows(
         "objects",
-        ObjectRow,
+        rows.ObjectRow,
         {**_REMOVED, "fillfactor": 85},
         sa.Index("objects_by_key", "key", unique=True),
         sa.Index("objects_by_retirement", "retired_ms"),
     ),
-    RunRow: _rows(
+    rows.RunRow: _rows(
         "runs",
-        RunRow,
+        rows.RunRow,
         _REMOVED,
         # On PostgreSQL the primary key's index includes kind, length and created_ms, which `partition_bytes` sums up.
         sa.Index("runs_by_object", "object_id"),
     ),
-    JournalRow: _rows("journal", JournalRow, _REMOVED),
+    rows.JournalRow: _rows("journal", rows.JournalRow, _REMOVED),
 }
 """The table of each kind of row."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent.groups import coordinator
+from agent.groups import coordinator, deadlines, stored_groups
 from agent.groups.consumer_group import LEAVES, LEAVES_FOR_NOW, ConsumerAnswer, ConsumerHeartbeat
 from agent.groups.coordinator import GroupRefusal
 from agent.groups.group import Group, GroupPhase, JoinAnswer, JoinRequest, SyncRequest
@@ -146,8 +146,8 @@ async def test_a_group_is_loaded_and_stored_in_turns_and_not_stored_if_it_is_los
             storing.set()
             return (yield from really_stored(group))
 
-        before, really_stored = bench.stored(), coordinator._stored
-        monkeypatch.setattr(coordinator, "_stored", stored)
+        before, really_stored = bench.stored(), stored_groups.stored
+        monkeypatch.setattr(coordinator, "stored", stored)
         joined = asyncio.create_task(agent.consumer_heartbeat("g", joining("second", *names)))
         await storing.wait()
         await agent.close()
@@ -530,14 +530,14 @@ async def test_a_session_ends_when_its_time_is_over_and_not_at_some_tick_after_i
 
 
 async def test_members_that_come_and_go_leave_no_deadlines_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator, "MANY_DUE", 10)
+    monkeypatch.setattr(deadlines, "MANY_OUTDATED", 10)
 
     async with opened(Bench()) as bench:
         agent = bench.agents[0]
         for number in range(50):
             await bench.member(0, f"m{number}", "i")
             assert await agent.leave("g", [("", "i")]) == [ErrorCode.NONE]
-            assert len(agent._due) <= 12
+            assert len(agent._deadlines._entries) <= 12
 
 
 async def test_closing_answers_who_waits() -> None:
