@@ -79,7 +79,7 @@ def create_topic(
             f"topic name {request.name[:300]!r}: allowed are 1 to 249 of a-z A-Z 0-9 . _ - but not '.' or '..'"
         )
     if draft.topic_named(request.name) is not None:
-        raise TopicExists(f"topic {request.name!r} exists")
+        raise TopicExists(f"Topic '{request.name}' already exists.")
     _check_partitions(draft, 0, request.partitions, settings)
     if not 1 <= request.replication_factor <= MAX_REPLICATION_FACTOR:
         raise InvalidRequest(

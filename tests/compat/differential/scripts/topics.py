@@ -27,16 +27,18 @@ NOT_THERE = UUID(int=77)
 def create() -> Script:
     """CreateTopics of every version, and what it refuses."""
 
-    def made(what: str, *topics: CreatableTopic, version: int = 7, validate_only: bool = False) -> Ask:
+    def made(
+        what: str, *topics: CreatableTopic, version: int = 7, validate_only: bool = False, texts: bool = False
+    ) -> Ask:
         request = CreateTopicsRequest(list(topics), 30_000, validate_only)
-        return Ask(what, ApiKey.CREATE_TOPICS, version, request, unordered=("topics",))
+        return Ask(what, ApiKey.CREATE_TOPICS, version, request, unordered=("topics",), texts=texts)
 
     for version in range(2, 8):
         yield made("one topic", CreatableTopic(f"create-{version}", 2, 1), version=version)
     yield made("defaults", CreatableTopic("create-defaults", -1, -1))
-    yield made("it exists", CreatableTopic("create-2", 1, 1))
+    yield made("it exists", CreatableTopic("create-2", 1, 1), texts=True)
     bad = CreatableTopicConfig("no.such.config", "1")
-    yield made("it exists, bad count", CreatableTopic("create-2", 0, 1))
+    yield made("it exists, bad count", CreatableTopic("create-2", 0, 1), texts=True)
     yield made("it exists, bad config", CreatableTopic("create-2", 1, 1, [], [bad]))
     yield made("bad count, factor and config", CreatableTopic("create-bad", 0, 0, [], [bad]))
     yield made("bad count and factor", CreatableTopic("create-bad", 0, 0))
