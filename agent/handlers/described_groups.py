@@ -126,8 +126,8 @@ def of_kind(group: AnyGroup, kind: type[G], name: str) -> G:
     """Return the group if it is of this kind. Raises GroupRefusal."""
     if isinstance(group, kind):
         return group
-    problem = "not found" if is_unused(group) else f"not a {name} group"
-    raise GroupRefusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is {problem}.")
+    problem = "not found" if is_unused(group) else f"is not a {name} group"
+    raise GroupRefusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} {problem}.")
 
 
 def is_unused(group: AnyGroup) -> bool:

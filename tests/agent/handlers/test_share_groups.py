@@ -112,6 +112,6 @@ async def test_other_groups_and_unknown_ones_are_not_found() -> None:
         await consumer_beat(bench, 0, **FULL)
 
         assert (await described(bench)).error_message == "Group g is not a share group."
-        assert (await described(bench, "other")).error_message == "Group other is not found."
+        assert (await described(bench, "other")).error_message == "Group other not found."
         answer = await beat(bench, 0, "m-2", subscribed_topic_names=["t"])
         assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
