@@ -60,7 +60,8 @@ Node, cargo, kcat). It skips the others, and says why.
 | Spark's Kafka connector 4.1.1 | batches, streams | batches, streams | | | committed records |
 
 An empty cell has no separate check: the other checks of its row need those areas too. Each client produces with all
-codecs that it has. Karapace and Kafka UIs are not tested.
+codecs that it has. For franz-go, its own tests of groups, transactions and share groups run, too. Karapace and
+Kafka UIs are not tested.
 
 Tools and their limits, with Kafka 4.3.1, most tested by `make compat`, the others by hand:
 
@@ -76,7 +77,9 @@ Tools and their limits, with Kafka 4.3.1, most tested by `make compat`, the othe
   again after it was killed. With `exactly.once.source.support=enabled` each line of its file source is in the topic
   once. Tested by hand: it also reads its topics again after the compactor has rewritten them.
 - MirrorMaker 2 copies topics with their configs, headers and timestamps, groups' offsets (offset syncs, checkpoints)
-  and heartbeats from Kafka 4.3.1 and to it; from Kafka exactly once. The check does not cover ACLs.
+  and heartbeats from Kafka 4.3.1 and to it; from Kafka exactly once. The check does not cover ACLs. Kafka refuses topic
+  configs that it does not know. If a topic that MirrorMaker copies to Kafka has a `tailrace.*` config of its own, add
+  `tailrace[.].*` to `config.properties.exclude` (which replaces MirrorMaker's default list), or no copy is made.
 - Spark's own Kafka source and sink (`spark-sql-kafka-0-10`, with Java's clients 3.9.1) work under PySpark 4.1: batches
   with keys and headers, a structured stream from topic to topic that resumes from its checkpoint, offsets by time,
   `minPartitions`, and `kafka.isolation.level=read_committed`. Tailrace also has its own

@@ -5,6 +5,7 @@ A program is called with an area, the broker and a name; it exits with 1 and say
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -39,6 +40,10 @@ def _go(client: str, name: str, areas: Sequence[str] = AREAS) -> Program:
     return Program(client, "go", HERE / "go", ("go", "build", "-o", built, f"./{name}"), (built,), areas)
 
 
+FRANZ_TESTS = {"groups": "TestGroupETL|TestShareGroup", "transactions": "TestTxnEtl"}
+"""franz-go's own tests: records go through three topics and groups, exactly once, while members come, leave and die;
+with its balancers, with KIP-848, with static members; and through share groups."""
+
 NODE = BUILT / "node"
 """Modules are looked up beside the program: it runs in a copy of its folder."""
 
@@ -66,11 +71,24 @@ PROGRAMS = (
 def clients() -> list[Client]:
     """Each of them, skipped where it can't be built."""
     return [
-        Client(
-            program.client, {area: partial(_try, program, area) for area in program.areas}, _built(program)
-        )
-        for program in PROGRAMS
+        *(
+            Client(
+                program.client,
+                {area: partial(_try, program, area) for area in program.areas},
+                _built(program),
+            )
+            for program in PROGRAMS
+        ),
+        _franz_tests(),
     ]
+
+
+def _franz_tests() -> Client:
+    built = str(BUILT / "franz-tests")
+    build = ("go", "test", "-c", "-o", built, "github.com/twmb/franz-go/pkg/kgo")
+    program = Program("franz-go's own tests", "go", HERE / "go", build, (built,), tuple(FRANZ_TESTS))
+    checks = {area: partial(_test, program, tests) for area, tests in FRANZ_TESTS.items()}
+    return Client(program.client, checks, _built(program))
 
 
 def _built(program: Program) -> str | None:
@@ -91,12 +109,30 @@ def _built(program: Program) -> str | None:
 
 
 def _try(program: Program, area: str, broker: Broker) -> None:
+    _run(*program.run, area, broker.address, broker.name(f"{program.tool}-{area}"))
+
+
+def _test(program: Program, tests: str, broker: Broker) -> None:
+    few = {
+        "KGO_TEST_RF": "1",
+        "KGO_TEST_RECORDS": "3000",
+        "KGO_TEST_MAX_TOPIC_PARTS": "7",
+        "KGO_LOG_LEVEL": "none",
+    }
+    said = _run(*program.run, "-test.v", "-test.run", tests, KGO_SEEDS=broker.address, **few)
+    if "--- SKIP" in said or "no tests to run" in said:
+        raise AssertionError(said[-2000:])
+
+
+def _run(*command: str, **environment: str) -> str:
     ran = subprocess.run(
-        [*program.run, area, broker.address, broker.name(f"{program.tool}-{area}")],
+        command,
         capture_output=True,
         text=True,
         timeout=AREA_SECONDS,
         check=False,
+        env={**os.environ, **environment},
     )
     if ran.returncode:
         raise AssertionError(f"{ran.stdout}{ran.stderr}"[-2000:])
+    return ran.stdout + ran.stderr
