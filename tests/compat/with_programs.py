@@ -1,4 +1,4 @@
-"""Clients of other languages, each tried by a program of its own, in go/, node/ and rust/.
+"""Clients of other languages, each tried by a program of its own, in go/, node/ and rust/; and franz-go's own tests.
 
 A program is called with an area, the broker and a name; it exits with 1 and says why if something does not hold.
 """
