@@ -393,7 +393,7 @@ async def test_a_deleted_topic_made_again_starts_empty(factory: Factory) -> None
         await bench.commit(batch(3))
         position = OffsetPosition(old.topic_id, 0, 2, -1, "")
         await bench.sequencer.commit_offsets(CommitOffsets("g", -1, -1, -1, "", [position]))
-        with pytest.raises(TopicExists, match=r"^Topic 't' already exists\.$"):  # scripts look for Kafka's words
+        with pytest.raises(TopicExists, match=r"^Topic 't' already exists\.$"):
             await bench.sequencer.create_topic(CreateTopic("t", 1, {}))
         await bench.sequencer.delete_topic(DeleteTopic(old.topic_id))
         bench.topic = await bench.sequencer.create_topic(CreateTopic("t", 1, {}))
