@@ -26,7 +26,8 @@ from tailrace_cli.running.loop_watch import LoopWatch
 from tailrace_cli.running.process_metrics import add_process_metrics
 from tests.support.clocks import SeededEntropy
 
-TABLE = Path("docs/operations.md").read_text().split("## Metrics")[1].split("## Stopping")[0]
+TABLE, ADVICE = Path("docs/operations.md").read_text().split("## Metrics")[1].split("## Stopping")
+METRIC = re.compile(r"\b(?:tailrace_)?([a-z_]+)(?:\{(\w+)=)?")
 OF_TLS = {"tailrace_tls_certificate_expiry_timestamp_seconds", "tailrace_security_reload_failures"}
 """Registered where certificates are opened."""
 
@@ -63,6 +64,28 @@ def exposed(family: Metric) -> str:
 def test_the_page_lists_every_metric_and_no_other() -> None:
     listed = set(re.findall(r"`(tailrace_\w+)`", TABLE))
     assert listed - OF_TLS == {exposed(family) for family in families()}
+
+
+def unknown_metrics(text: str) -> list[tuple[str, str]]:
+    """Metrics in backticks, with or without `tailrace_`, and the labels by which they are chosen, that the table lacks."""
+    rows = re.findall(r"^\| (`tailrace_.+?) \| (.*?) \|", TABLE, re.MULTILINE)
+    labels = {name: of.split(", ") for names, of in rows for name in re.findall(r"`tailrace_(\w+)`", names)}
+    used = [match for span in re.findall(r"`([^`]+)`", text) for match in METRIC.finditer(span)]
+    return [
+        (match[1], match[2] or "")
+        for match in used
+        if match[0].startswith("tailrace_") or match[1].endswith("_total") or match[2]
+        if match[1] not in labels or (match[2] and match[2] not in labels[match[1]])
+    ]
+
+
+def test_alerts_and_advice_name_metrics_and_labels_of_the_table() -> None:
+    assert unknown_metrics(ADVICE.replace("tailrace_az=", "")) == []
+
+
+def test_an_unknown_metric_or_label_is_found() -> None:
+    text = '`rate(tailrace_flushes_total[5m]) > 0`, `flushes_total{cause="size"}`, `no_total`, `tailrace_none`'
+    assert unknown_metrics(text) == [("flushes_total", "cause"), ("no_total", ""), ("none", "")]
 
 
 def test_only_counters_end_in_total_and_histograms_in_what_they_measure() -> None:
