@@ -159,11 +159,7 @@ class AgentPages:
             )
             for member in snapshot.ring.members
         ]
-        tables = [
-            _table("Topics", ("name", "partitions", "configs"), topics, count=len(snapshot.by_name)),
-            _table("Agents", ("id", "address", "zone", "state", "version"), agents),
-            self._cost_table(),
-        ]
+        tables = [_table("Agents", ("id", "address", "zone", "state", "version"), agents)]
         try:
             async with asyncio.timeout(SEQUENCER_PATIENCE_SECONDS):
                 tables.extend(
@@ -172,6 +168,10 @@ class AgentPages:
         except (SequencerError, TimeoutError) as error:
             reason = html.escape(str(error) or f"no answer within {SEQUENCER_PATIENCE_SECONDS:g} s")
             tables.append(f"<h2>Groups</h2><p class=bad>The sequencer can't be asked: {reason}</p>")
+        tables += [
+            _table("Topics", ("name", "partitions", "configs"), topics, count=len(snapshot.by_name)),
+            self._cost_table(),
+        ]
         return web.Response(text=_page(snapshot.cluster_id, tables), content_type="text/html")
 
     async def _sequencer_tables(self, live: Collection[int]) -> list[str]:
@@ -207,8 +207,8 @@ class AgentPages:
             ("open upload sessions", statistics.open_sessions),
         ]
         return [
-            _table("Groups", ("group", "state", "coordinator", "lag in records"), groups, count=len(listed)),
             _table("Kept", ("what", "number"), statistics_rows),
+            _table("Groups", ("group", "state", "coordinator", "lag in records"), groups, count=len(listed)),
         ]
 
 

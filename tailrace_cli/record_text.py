@@ -56,6 +56,12 @@ def to_text(data: bytes | None, encoding: Encoding) -> str | None:
     return data.decode(errors="replace")
 
 
+def is_changed_as_text(record: TextRecord) -> bool:
+    """Whether the key, the value or a header has bytes that are not UTF-8, which text can't show."""
+    parts = [record.key, record.value, *(value for _, value in record.headers)]
+    return any(part is not None and part.decode(errors="replace").encode() != part for part in parts)
+
+
 def to_bytes(text: str | None, encoding: Encoding) -> bytes | None:
     """Decode text to bytes. Raises CommandFailed."""
     if text is None:

@@ -88,6 +88,7 @@ def list_acls(
     as_json: JsonFlag = False,
 ) -> None:
     """List the ACLs of a principal or resource, or all ACLs."""
+    _check_principal(principal)
     acl_filter = _wanted(resource.named(), principal)
     rows = ask_broker(bootstrap, lambda client: _described(client, acl_filter))
     columns = ("principal", "permission", "operation", "resource", "name", "pattern", "host")
@@ -108,6 +109,7 @@ def add(
     named = resource.named()
     if access.principal is None or not access.operation or named is None:
         raise WrongUsage("--principal, --operation and a resource (such as --topic) are needed")
+    _check_principal(access.principal)
     host = access.host or WILDCARD
     _check_host(host)
     kind, name = named
@@ -134,6 +136,7 @@ def add(
             check(result.error_code, result.error_message, "the ACL")
 
     ask_broker(bootstrap, run)
+    print(f"added {_counted(len(creations))}")
 
 
 @app.command()
@@ -152,6 +155,7 @@ def remove(
         raise WrongUsage(
             "give --principal or a resource (such as --topic); without them all ACLs would be deleted"
         )
+    _check_principal(access.principal)
     kind, name = named or (ResourceType.ANY, None)
     filters = [
         DeleteAclsFilter(
@@ -180,7 +184,7 @@ def remove(
             check(result.error_code, result.error_message, "the ACLs")
         return sum(len(result.matching_acls) for result in answer.filter_results)
 
-    print(ask_broker(bootstrap, run))
+    print(f"removed {_counted(ask_broker(bootstrap, run))}")
 
 
 async def _described(client: KafkaClient, acl_filter: AclFilter) -> list[dict[str, Any]]:
@@ -214,6 +218,16 @@ async def _described(client: KafkaClient, acl_filter: AclFilter) -> list[dict[st
         for resource in answer.resources
         for acl in resource.acls
     ]
+
+
+def _counted(acls: int) -> str:
+    return f"{acls} ACL{'' if acls == 1 else 's'}"
+
+
+def _check_principal(principal: str | None) -> None:
+    """Raise WrongUsage for a principal that no client can have."""
+    if principal is not None and ":" not in principal:
+        raise WrongUsage(f"--principal {principal!r}: expected TYPE:NAME, such as User:{principal}")
 
 
 def _check_host(host: str) -> None:

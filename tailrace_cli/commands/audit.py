@@ -28,13 +28,20 @@ def register(app: typer.Typer) -> None:
 def audit(
     stored: StoredFlags,
     sample: Annotated[
-        float, typer.Option("--sample", min=0.0, max=1.0, help="Fraction of objects to read in full.")
+        float,
+        typer.Option(
+            "--sample", metavar="SHARE", min=0.0, max=1.0, help="Fraction of objects to read in full."
+        ),
     ] = 0.01,
     full: Annotated[bool, typer.Option("--full", help="Read all objects in full.")] = False,
     overdue_hours: Annotated[
         float,
         typer.Option(
-            "--overdue-hours", min=0.0, max=MAX_OVERDUE_HOURS, help="Report garbage older than this."
+            "--overdue-hours",
+            metavar="HOURS",
+            min=0.0,
+            max=MAX_OVERDUE_HOURS,
+            help="Report garbage older than this.",
         ),
     ] = 48.0,
     as_json: JsonFlag = False,

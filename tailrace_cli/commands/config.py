@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -38,7 +38,7 @@ def list_configs(
     as_json: JsonFlag = False,
 ) -> None:
     """Show the configs that are set; with --all, every config."""
-    rows = _describe(bootstrap, topic)
+    rows = ask_broker(bootstrap, lambda client: _described(client, topic))
     if not every:
         rows = [row for row in rows if row["source"] in ("topic", "broker", "cluster")]
     columns = {"config": "name", "value": "value", "from": "source"}
@@ -53,15 +53,8 @@ def get(
     as_json: JsonFlag = False,
 ) -> None:
     """Print one config's value."""
-    rows = {row["name"]: row for row in _describe(bootstrap, topic)}
-    if name not in rows:
-        import difflib
-
-        close = difflib.get_close_matches(name, rows, n=1)
-        raise CommandFailed(
-            f"no config {name!r}; "
-            + (f"did you mean {close[0]}?" if close else "`tailrace config list --all` shows all configs")
-        )
+    rows = {row["name"]: row for row in ask_broker(bootstrap, lambda client: _described(client, topic))}
+    check_known(rows, [name])
     if as_json:
         print_json(rows[name])
     else:
@@ -93,10 +86,24 @@ def unset(
     """Reset configs to their defaults."""
 
     async def run(client: KafkaClient) -> None:
+        check_known([row["name"] for row in await _described(client, topic)], names)
         await alter_resource(client, *_resource(topic), {}, names)
 
     ask_broker(bootstrap, run)
     print(f"unset {', '.join(names)} of {_resource_shown(topic)}")
+
+
+def check_known(known: Collection[str], names: Sequence[str]) -> None:
+    """Raise CommandFailed for a name that no config has; a broker takes the deletion of any name."""
+    for name in names:
+        if name not in known:
+            import difflib
+
+            close = difflib.get_close_matches(name, known, n=1)
+            raise CommandFailed(
+                f"no config {name!r}; "
+                + (f"did you mean {close[0]}?" if close else "`tailrace config list --all` shows all configs")
+            )
 
 
 async def describe_resource(client: KafkaClient, kind: int, name: str) -> list[dict[str, Any]]:
@@ -151,14 +158,10 @@ def _resource_shown(topic: str | None) -> str:
     return "the cluster" if topic is None else f"topic {topic}"
 
 
-def _describe(bootstrap: str | None, topic: str | None) -> list[dict[str, Any]]:
+async def _described(client: KafkaClient, topic: str | None) -> list[dict[str, Any]]:
     """Return all configs of a topic, or of the cluster: its own, and the settings and defaults of one broker."""
-
-    async def run(client: KafkaClient) -> list[dict[str, Any]]:
-        if topic is not None:
-            return await describe_resource(client, RESOURCE_TOPIC, topic)
-        async for broker in client.brokers():
-            return await describe_resource(broker, RESOURCE_BROKER, str(broker.broker_id))
-        raise CommandFailed("the cluster has no brokers now; try again later")
-
-    return ask_broker(bootstrap, run)
+    if topic is not None:
+        return await describe_resource(client, RESOURCE_TOPIC, topic)
+    async for broker in client.brokers():
+        return await describe_resource(broker, RESOURCE_BROKER, str(broker.broker_id))
+    raise CommandFailed("the cluster has no brokers now; try again later")

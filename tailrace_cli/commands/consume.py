@@ -16,7 +16,14 @@ from tailrace_cli.connections.librdkafka import BrokerWatch, ClientFlag, client_
 from tailrace_cli.connections.offsets import within
 from tailrace_cli.errors import CommandFailed, WrongUsage
 from tailrace_cli.output import JsonFlag
-from tailrace_cli.record_text import Encoding, TextRecord, compile_template, parse_time_ms, to_json
+from tailrace_cli.record_text import (
+    Encoding,
+    TextRecord,
+    compile_template,
+    is_changed_as_text,
+    parse_time_ms,
+    to_json,
+)
 
 ATTEMPTS = 10
 POLL_RECORDS = 1_000
@@ -55,18 +62,24 @@ Until = Annotated[
     str | None,
     typer.Option("--until", metavar="TIME", help="Skip records with this timestamp or a later one."),
 ]
-Count = Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after this many records.")]
+Count = Annotated[
+    int | None, typer.Option("--count", "-n", metavar="N", min=1, help="Stop after this many records.")
+]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Keep waiting for new records.")]
 Group = Annotated[
     str | None,
     typer.Option(
-        "--group", "-g", help="Join this group, start at its committed offsets, and commit offsets."
+        "--group",
+        "-g",
+        metavar="GROUP",
+        help="Join this group, start at its committed offsets, and commit offsets.",
     ),
 ]
 Template = Annotated[
     str,
     typer.Option(
         "--format",
+        metavar="TEMPLATE",
         help=r"A template of {topic} {partition} {offset} {timestamp} {time} {key} {value} {headers} \t \n.",
     ),
 ]
@@ -110,7 +123,8 @@ def consume(
         raise WrongUsage(
             "a group has its own offsets; leave out --partition, --from and --since, or use `tailrace group reset`"
         )
-    write = (lambda record: to_json(record, encoding)) if as_json else compile_template(template, encoding)
+    form = (lambda record: to_json(record, encoding)) if as_json else compile_template(template, encoding)
+    write = _warning_of_bytes(form) if encoding is Encoding.TEXT else form
     watch = BrokerWatch(bootstrap)
     of_client = {
         "group.id": group or "tailrace-cli",  # librdkafka requires one; without --group it is never joined
@@ -131,6 +145,25 @@ def consume(
         count=count,
         follow=follow,
     )
+
+
+def _warning_of_bytes(form: Callable[[TextRecord], str]) -> Callable[[TextRecord], str]:
+    """Return `form`, with one line on stderr if a printed record has bytes that text can't show."""
+    has_said = False
+
+    def write(record: TextRecord) -> str:
+        nonlocal has_said
+        line = form(record)
+        if not has_said and "\ufffd" in line and is_changed_as_text(record):
+            has_said = True
+            print(
+                f"{record.topic}-{record.partition}, offset {record.offset}: bytes that are not UTF-8 are printed as"
+                " \ufffd; --encoding hex or base64 prints them unchanged",
+                file=sys.stderr,
+            )
+        return line
+
+    return write
 
 
 def _read(

@@ -36,7 +36,13 @@ def cost(
     ] = None,
     over: Annotated[
         float,
-        typer.Option("--over", min=0, max=86_400, help="Seconds to measure. 0: since each process started."),
+        typer.Option(
+            "--over",
+            metavar="SECONDS",
+            min=0,
+            max=86_400,
+            help="Seconds to measure. 0: since each process started.",
+        ),
     ] = 0,
     workload: Annotated[
         Path | None, typer.Option("--workload", metavar="FILE", help="A TOML file that describes a workload.")
@@ -166,7 +172,8 @@ async def _read(page: str) -> ProcessCounts:
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         raise CommandFailed(
             f"{url} gave no metrics ({str(error) or f'no answer within {PATIENCE_SECONDS} s'}); give the address of "
-            "`http` (--http, port 9644 by default), not that of Kafka clients"
+            "`http` (--http, port 9644 by default), not that of Kafka clients. If it serves HTTPS, give an https URL, "
+            "and let TAILRACE_CLIENT name a file with ssl.ca.location"
         ) from None
 
 

@@ -30,7 +30,7 @@ def erase(
     topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic to erase from.")],
     flags: LogFlags,
     key: Annotated[
-        list[str] | None, typer.Option("--key", "-k", help="A key to erase. Can be repeated.")
+        list[str] | None, typer.Option("--key", "-k", metavar="KEY", help="A key to erase. Can be repeated.")
     ] = None,
     keys_file: Annotated[
         Path | None, typer.Option("--keys-file", metavar="FILE", help="A file with one key per line.")
@@ -38,7 +38,9 @@ def erase(
     encoding: Annotated[
         Encoding, typer.Option("--encoding", "-e", help="Encoding of the keys.")
     ] = Encoding.TEXT,
-    reason: Annotated[str, typer.Option("--reason", help="A reason to store in the log of erasures.")] = "",
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="A reason to store in the log of erasures.")
+    ] = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the objects and counts; change nothing.")
     ] = False,

@@ -30,7 +30,9 @@ PARQUET_MAGIC = b"PAR1"
 @app.command("list")
 def list_objects(
     prefix: Annotated[str, typer.Argument(metavar="PREFIX")] = "",
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Show at most this many objects.")] = 1000,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, help="Show at most this many objects.")
+    ] = 1000,
     store: StoreFlag = DEFAULT_STORE,
     as_json: JsonFlag = False,
 ) -> None:

@@ -236,12 +236,17 @@ class RoundFlags:
     min_bytes: Annotated[
         int | None,
         typer.Option(
-            "--min-bytes", min=1, help="Compact partitions with at least this many uncompacted bytes."
+            "--min-bytes",
+            metavar="N",
+            min=1,
+            help="Compact partitions with at least this many uncompacted bytes.",
         ),
     ] = None
     min_age_ms: Annotated[
         int | None,
-        typer.Option("--min-age-ms", min=0, help="Compact any data older than this many milliseconds."),
+        typer.Option(
+            "--min-age-ms", metavar="MS", min=0, help="Compact any data older than this many milliseconds."
+        ),
     ] = None
 
     def options(self) -> CompactOptions:

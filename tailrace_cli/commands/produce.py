@@ -33,7 +33,7 @@ Values = Annotated[
     list[str] | None,
     typer.Argument(metavar="VALUE", help="Values to send. Without any, each line of stdin is a value."),
 ]
-Key = Annotated[str | None, typer.Option("--key", "-k", help="The key of every record.")]
+Key = Annotated[str | None, typer.Option("--key", "-k", metavar="KEY", help="The key of every record.")]
 KeySeparator = Annotated[
     str | None,
     typer.Option(
@@ -57,6 +57,7 @@ Partition = Annotated[
     typer.Option(
         "--partition",
         "-p",
+        metavar="N",
         min=0,
         max=MAX_PARTITION,
         help="The partition of every record. Default: chosen by the key, as Java clients do.",

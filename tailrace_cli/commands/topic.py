@@ -54,6 +54,7 @@ def create(
         typer.Option(
             "--partitions",
             "-p",
+            metavar="N",
             min=1,
             max=MAX_PARTITION,
             help="The number of partitions. Default: the broker's num.partitions.",
@@ -155,6 +156,7 @@ def alter(
         typer.Option(
             "--partitions",
             "-p",
+            metavar="N",
             min=1,
             max=MAX_PARTITION,
             help="The new number of partitions, higher than the current one.",
@@ -175,9 +177,16 @@ def alter(
     async def run(client: KafkaClient) -> None:
         from tailrace.kafka import ApiKey
         from tailrace.kafka.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-        from tailrace_cli.commands.config import RESOURCE_TOPIC, alter_resource
+        from tailrace_cli.commands.config import (
+            RESOURCE_TOPIC,
+            alter_resource,
+            check_known,
+            describe_resource,
+        )
         from tailrace_cli.connections.kafka_client import check
 
+        if unset:
+            check_known([row["name"] for row in await describe_resource(client, RESOURCE_TOPIC, name)], unset)
         if configs or unset:
             await alter_resource(
                 client=client, kind=RESOURCE_TOPIC, name=name, configs=configs, unset=unset or []
@@ -268,7 +277,7 @@ def delete(names: Names, bootstrap: BootstrapFlag = None) -> None:
     if deleted:
         print(f"deleted {', '.join(deleted)}")
     if refusals:
-        others = f"; {len(refusals) - 1} more topics were not deleted" if len(refusals) > 1 else ""
+        others = f" (and {len(refusals) - 1} more)" if len(refusals) > 1 else ""
         raise CommandFailed(f"{refusals[0]}{others}")
 
 

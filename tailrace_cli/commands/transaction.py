@@ -24,10 +24,15 @@ TransactionalId = Annotated[str, typer.Argument(metavar="TRANSACTIONAL_ID")]
 def list_transactions(
     state: Annotated[
         list[str] | None,
-        typer.Option("--state", help="Show only this state, such as Ongoing. Can be repeated."),
+        typer.Option(
+            "--state", metavar="STATE", help="Show only this state, such as Ongoing. Can be repeated."
+        ),
     ] = None,
     longer_than_ms: Annotated[
-        int, typer.Option("--longer-than-ms", min=0, help="Show only transactions that are open for longer.")
+        int,
+        typer.Option(
+            "--longer-than-ms", metavar="MS", min=0, help="Show only transactions that are open for longer."
+        ),
     ] = 0,
     bootstrap: BootstrapFlag = None,
     as_json: JsonFlag = False,

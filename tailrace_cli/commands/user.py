@@ -71,6 +71,7 @@ def add(
     password = _password(password_file)
     upsertions = [_credentials(user, password, mechanism) for mechanism in _NAMES]
     _alter(bootstrap, user, AlterUserScramCredentialsRequest(upsertions=upsertions))
+    print(f"set the password of user {user}")
 
 
 @app.command()
@@ -87,6 +88,7 @@ def remove(user: UserArgument, bootstrap: BootstrapFlag = None) -> None:
     mechanisms = _mechanisms_of(bootstrap, user)
     deletions = [ScramCredentialDeletion(user, mechanism) for mechanism in mechanisms]
     _alter(bootstrap, user, AlterUserScramCredentialsRequest(deletions=deletions))
+    print(f"removed user {user}")
 
 
 def _mechanisms_of(bootstrap: str | None, user: str) -> list[int]:

@@ -25,13 +25,21 @@ BootstrapFlag = Annotated[
         "--bootstrap",
         "-b",
         metavar="HOST:PORT",
-        help=f"A broker, or several separated by commas. Default: {DEFAULT_BOOTSTRAP}",
+        help="A broker, or several separated by commas. Default: bootstrap.servers in the file that TAILRACE_CLIENT"
+        f" names, else {DEFAULT_BOOTSTRAP}",
     ),
 ]
 
 PartitionsFlag = Annotated[
     list[int] | None,
-    typer.Option("--partition", "-p", min=0, max=MAX_PARTITION, help="Only this partition. Can be repeated."),
+    typer.Option(
+        "--partition",
+        "-p",
+        metavar="N",
+        min=0,
+        max=MAX_PARTITION,
+        help="Only this partition. Can be repeated.",
+    ),
 ]
 ExecuteFlag = Annotated[
     bool, typer.Option("--execute", help="Make the change. Without this flag, only show a preview.")

@@ -32,7 +32,13 @@ from tailrace_cli.errors import CommandFailed, WrongUsage
 MAX_RESPONSE_BYTES = 256 << 20
 GROUP, TRANSACTION = 0, 1
 """FindCoordinator's key types."""
+_NEEDS_ACL = "no ACL allows this to the user in TAILRACE_CLIENT; `tailrace acl add` adds one"
 ADVICE = {
+    ErrorCode.SASL_AUTHENTICATION_FAILED: "check the user and password in TAILRACE_CLIENT",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: _NEEDS_ACL,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: _NEEDS_ACL,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: _NEEDS_ACL,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _NEEDS_ACL,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "there is none; `tailrace topic list` shows the topics",
     ErrorCode.GROUP_ID_NOT_FOUND: "`tailrace group list` shows the groups",
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "there is none; `tailrace transaction list` shows the ids",

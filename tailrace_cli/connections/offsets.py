@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tailrace.clock import SystemClock
-from tailrace_cli.errors import CommandFailed
+from tailrace_cli.errors import CommandFailed, WrongUsage
 from tailrace_cli.record_text import parse_time_ms
 
 if TYPE_CHECKING:
@@ -92,7 +92,13 @@ async def offsets_at(
             )
         targets = {partition: committed[partition] + int(where) for partition in partitions}
     else:
-        moment = parse_time_ms(where, SystemClock().wall_ms())
+        try:
+            moment = parse_time_ms(where, SystemClock().wall_ms())
+        except WrongUsage:
+            raise WrongUsage(
+                f"{where!r} is no position; expected start, end, an offset, +N or -N from the committed offset, or a "
+                "time from 1970 on: 2026-01-31T12:00, or 2h (2 hours ago)"
+            ) from None
         at = await list_offsets(client, partitions, moment)
         targets = {
             partition: ends[partition] if at[partition] < 0 else at[partition] for partition in partitions

@@ -12,6 +12,7 @@ import pytest
 
 from agent import http
 from agent.http import MAX_SHOWN, AgentPages
+from sequencer.api.errors import SequencerUnavailable
 from sequencer.api.groups import CommitOffsets, OffsetPosition
 from sequencer.api.topics import CreateTopic
 from sequencer.rules.budgets import ClusterBudgets
@@ -103,6 +104,26 @@ async def test_the_page_stays_short(tmp_path: Path) -> None:
         await wired.agent.catalog.refresh()
         _, page = await get("/")
         assert page.count("<td>topic-") == MAX_SHOWN and "and 7 more" in page
+        headings = [part.partition("</h2>")[0] for part in page.split("<h2>")[1:]]
+        assert headings[:4] == ["Agents", "Kept", "Groups", "Topics"], "long tables are below short ones"
+
+
+async def test_the_page_shows_topics_and_the_error_while_no_sequencer_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuses(request: object) -> None:
+        raise SequencerUnavailable("the database is <away>")
+
+    async with agent_pages(tmp_path) as (wired, pages, get):
+        pages.agent = wired.agent
+        await wired.topic("flights")
+        await wired.agent.catalog.refresh()
+        monkeypatch.setattr(wired.sequencer, "list_groups", refuses)
+        status, page = await get("/")
+        monkeypatch.undo()
+    assert status == 200
+    error = page.index("The sequencer can't be asked: the database is &lt;away&gt;")
+    assert error < page.index("<h2>Topics</h2>") < page.index("<td>flights</td>")
 
 
 async def test_metrics_are_prometheus_text(tmp_path: Path) -> None:

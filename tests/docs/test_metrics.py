@@ -84,7 +84,9 @@ def test_alerts_and_advice_name_metrics_and_labels_of_the_table() -> None:
 
 
 def test_an_unknown_metric_or_label_is_found() -> None:
-    text = '`rate(tailrace_flushes_total[5m]) > 0`, `flushes_total{cause="size"}`, `no_total`, `tailrace_none`'
+    text = (
+        '`rate(tailrace_flushes_total[5m]) > 0`, `flushes_total{cause="size"}`, `no_total`, `tailrace_none`'
+    )
     assert unknown_metrics(text) == [("flushes_total", "cause"), ("no_total", ""), ("none", "")]
 
 

@@ -207,7 +207,7 @@ def test_serve_is_used_by_commands_watched_and_drained(server: Server) -> None:
 
 def test_records_go_in_and_out_by_command(server: Server) -> None:
     server.wait_until_ready()
-    server.run("topic", "create", "events", "-p", "2")
+    server.run("topic", "create", "events", "-p", "2", "-c", "retention.ms=-1")  # one of the records is of 1970
 
     server.run("produce", "events", "one", "two", "--key", "k", "-H", "h=x", "--timestamp", "1000")
     written = server.run("produce", "events", "-K", r"\t", "--json", "-p", "1", given="a\t1\nb\t\n")
@@ -225,7 +225,7 @@ def test_records_go_in_and_out_by_command(server: Server) -> None:
     assert {tuple(*row["headers"]) for row in rows if row["key"] == "k"} == {("h", "x")}
     assert {row["timestamp"] for row in rows if row["key"] == "k"} == {1000}
 
-    server.run("topic", "create", "copy", "-p", "2")
+    server.run("topic", "create", "copy", "-p", "2", "-c", "retention.ms=-1")
     copied = "".join(f"{json.dumps(row)}\n" for row in rows)
     server.run("produce", "copy", "--from-json", given=copied)
     again = [json.loads(line) for line in server.run("consume", "copy", "--json").splitlines()]
@@ -250,6 +250,46 @@ def test_headers_of_one_name_are_kept_in_order(server: Server) -> None:
     assert "--header 'a': expected NAME=VALUE, such as source=radar" in refused.stderr
 
 
+def test_bytes_that_text_can_not_show_are_reported_once_and_copied_in_another_encoding(
+    server: Server,
+) -> None:
+    server.wait_until_ready()
+    server.run("topic", "create", "events")
+    server.run("produce", "events", "ff", "fe", "--encoding", "hex")
+    server.run("produce", "events", "\ufffd", "--key", "text")
+    shown = server.try_run("consume", "events", "--json")
+    (said,) = shown.stderr.splitlines()
+    assert said.startswith(
+        "events-0, offset 0: bytes that are not UTF-8 are printed as \ufffd; --encoding hex or"
+    )
+    assert [json.loads(line)["value"] for line in shown.stdout.splitlines()] == ["\ufffd"] * 3
+    of_text = server.try_run("consume", "events", "--from", "2")
+    assert (of_text.stdout, of_text.stderr) == ("\ufffd\n", "")
+    as_hex = server.try_run("consume", "events", "--json", "--encoding", "hex")
+    assert ([json.loads(line)["value"] for line in as_hex.stdout.splitlines()][:2], as_hex.stderr) == (
+        ["ff", "fe"], "",
+    )  # fmt: skip
+
+
+def test_a_name_that_no_config_has_is_not_unset(server: Server) -> None:
+    server.wait_until_ready()
+    server.run("topic", "create", "events", "-c", "retention.ms=1000")
+    for command in (
+        ("config", "unset", "retention.m", "--topic", "events"),
+        ("topic", "alter", "events", "--unset", "retention.m"),
+    ):
+        refused = server.try_run(*command)
+        assert (
+            refused.returncode == 1
+            and "no config 'retention.m'; did you mean retention.ms?" in refused.stderr
+        )
+    assert "no config 'retention.m'" in server.try_run("config", "unset", "retention.m").stderr
+    assert (
+        server.run("config", "unset", "retention.ms", "-t", "events")
+        == "unset retention.ms of topic events\n"
+    )
+
+
 def test_an_offset_outside_of_a_log_is_reported_and_the_nearest_is_used(server: Server) -> None:
     server.wait_until_ready()
     server.run("topic", "create", "events")
@@ -259,6 +299,15 @@ def test_an_offset_outside_of_a_log_is_reported_and_the_nearest_is_used(server: 
     assert (consumed.returncode, consumed.stdout, consumed.stderr.strip()) == (0, "", told)
     reset = server.try_run("group", "reset", "readers", "--topic", "events", "--to", "99", "--json")
     assert (json.loads(reset.stdout)[0]["new"], reset.stderr.strip()) == (3, told)
+    for command in (
+        ("group", "reset", "readers", "--topic", "events", "--to"),
+        ("topic", "trim", "events", "--before"),
+    ):
+        refused = server.try_run(*command, "begin")
+        assert (
+            refused.returncode == 2
+            and "'begin' is no position; expected start, end, an offset" in refused.stderr
+        )
 
 
 @pytest.mark.parametrize("flags", [("--since", "2h", "--from", "start"), ("--since", "2h", "--from", "end")])

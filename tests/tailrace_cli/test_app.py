@@ -45,6 +45,8 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
         (["cost", "--set", "nothing=1"], 2, "a workload says: "),
         (["acl", "add", "--principal", "User:a", "--operation", "x", "--topic", "t"], 2, "--operation 'x': expected"),
         (["acl", "add", "--operation", "read", "--topic", "t"], 2, "--principal, --operation and a resource"),
+        (["acl", "list", "--principal", "a"], 2, "--principal 'a': expected TYPE:NAME, such as User:a"),
+        (["acl", "remove", "--principal", "a"], 2, "--principal 'a': expected TYPE:NAME"),
         (["bundle", ""], 2, "DIR is empty; give a folder"),
         (["topic", "create", "a", "-c", "x"], 2, "--config 'x': expected NAME=VALUE"),
         (["topic", "alter", "a"], 2, "nothing to alter; give --partitions"),

@@ -70,11 +70,13 @@ def test_a_secure_serve_is_used_with_the_files_that_it_wrote(tmp_path: Path) -> 
             password.touch(0o600)
             password.write_text("alices-password\n")
             added = tailrace("user", "add", "alice", "--password-file", str(password), client=client)
-            assert added.returncode == 0, added.stderr
+            assert (added.returncode, added.stdout) == (0, "set the password of user alice\n"), added.stderr
             users = json.loads(tailrace("user", "list", "--json", client=client).stdout)
             assert {row["user"] for row in users} == {"admin", "alice"}
             flags = ("--principal", "User:alice", "--topic", "fli", "--prefix")
-            assert tailrace("acl", "add", *flags, "--operation", "read", client=client).returncode == 0
+            assert (
+                tailrace("acl", "add", *flags, "--operation", "read", client=client).stdout == "added 1 ACL\n"
+            )
             [acl] = json.loads(tailrace("acl", "list", "--topic", "flights", "--json", client=client).stdout)
             assert (acl["principal"], acl["operation"], acl["pattern"]) == ("User:alice", "read", "prefixed")
 
@@ -90,10 +92,14 @@ def test_a_secure_serve_is_used_with_the_files_that_it_wrote(tmp_path: Path) -> 
             unwritten = tailrace("produce", "flights", "x", client=mine).stderr
             assert "1 were not: flights: TOPIC_AUTHORIZATION_FAILED" in unwritten
             refused = tailrace("user", "list", client=mine)
-            assert refused.returncode == 1 and "CLUSTER_AUTHORIZATION_FAILED" in refused.stderr
+            assert (
+                refused.returncode == 1
+                and "CLUSTER_AUTHORIZATION_FAILED; no ACL allows this" in refused.stderr
+            )
             assert "closed the connection" in tailrace("user", "list", "-b", _bootstrap(client)).stderr
-            assert tailrace("acl", "remove", *flags, client=client).stdout == "1\n"
-            assert tailrace("user", "remove", "alice", client=client).returncode == 0
+            assert tailrace("acl", "remove", *flags, client=client).stdout == "removed 1 ACL\n"
+            assert tailrace("user", "remove", "alice", client=client).stdout == "removed user alice\n"
+            assert "check the user and password" in tailrace("topic", "list", client=mine).stderr
             for command in (("produce", "flights", "x"), ("consume", "flights")):
                 unknown = tailrace(*command, client=mine)
                 assert unknown.returncode == 1 and "tailrace: the login failed: " in unknown.stderr
