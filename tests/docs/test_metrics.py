@@ -67,7 +67,7 @@ def test_the_page_lists_every_metric_and_no_other() -> None:
 
 
 def unknown_metrics(text: str) -> list[tuple[str, str]]:
-    """Metrics in backticks, with or without `tailrace_`, and the labels by which they are chosen, that the table lacks."""
+    """Metrics in backticks, and labels of their series, that the table lacks. `tailrace_` may be left out."""
     rows = re.findall(r"^\| (`tailrace_.+?) \| (.*?) \|", TABLE, re.MULTILINE)
     labels = {name: of.split(", ") for names, of in rows for name in re.findall(r"`tailrace_(\w+)`", names)}
     used = [match for span in re.findall(r"`([^`]+)`", text) for match in METRIC.finditer(span)]

@@ -207,7 +207,8 @@ def test_serve_is_used_by_commands_watched_and_drained(server: Server) -> None:
 
 def test_records_go_in_and_out_by_command(server: Server) -> None:
     server.wait_until_ready()
-    server.run("topic", "create", "events", "-p", "2", "-c", "retention.ms=-1")  # one of the records is of 1970
+    # One of the records is of 1970, which retention would remove.
+    server.run("topic", "create", "events", "-p", "2", "-c", "retention.ms=-1")
 
     server.run("produce", "events", "one", "two", "--key", "k", "-H", "h=x", "--timestamp", "1000")
     written = server.run("produce", "events", "-K", r"\t", "--json", "-p", "1", given="a\t1\nb\t\n")
