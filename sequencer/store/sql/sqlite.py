@@ -80,9 +80,10 @@ class SqliteDatabase:
         self._clock = clock
         self._owned: dict[str, Executor] = {}
         self._tables = table_statements("sqlite")
-        self._writer = _Connection(path)
+        file = None if path is None else _SameFile(path)
+        self._writer = _Connection(file)
         # Reads run concurrently with writes, on a separate thread and connection.
-        self._reader = self._writer if path is None else _Connection(path)
+        self._reader = self._writer if file is None else _Connection(file)
         self._lane: Lane = "commits"
 
     def on(self, lane: Lane) -> SqliteDatabase:
@@ -150,7 +151,9 @@ class SqliteDatabase:
             with reader.reading() as connection:
                 return [connection.execute(statement).fetchall() for statement in statements]
 
-        await self._write(lambda: None)  # wait until the writes in progress have ended
+        # Wait until the writes in progress have ended. After a write that was refused because the file is gone, a load
+        # must not show it either: the committer would acknowledge it.
+        await self._write(self._writer.check_files)
         of_statements = await self.on("reads")._read(run)
         for index, of_one in enumerate(of_statements):
             for first in range(0, len(of_one), rows):
@@ -242,17 +245,31 @@ class SqliteDatabase:
 class _Connection:
     """A connection to the file (None: to a database in memory), opened on first use. One thread uses it at a time."""
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
+    def __init__(self, file: _SameFile | None) -> None:
+        self._file = file
+        self._wal: _SameFile | None = None
         self._opened: sqlite3.Connection | None = None
 
     def reading(self) -> AbstractContextManager[sqlite3.Connection]:
         """Return a transaction on one snapshot."""
         return self._transaction("begin")
 
-    def writing(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Return a transaction that holds the file's only write lock from its beginning."""
-        return self._transaction("begin immediate")
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that holds the file's only write lock from its beginning.
+
+        Raises SequencerUnavailable after the commit if the file was deleted or replaced: the next start would not find
+        the transaction.
+        """
+        with self._transaction("begin immediate") as connection:
+            yield connection
+        self.check_files()
+
+    def check_files(self) -> None:
+        """Raise SequencerUnavailable if a file of the open connection was deleted or replaced."""
+        for file in (self._file, self._wal):
+            if file is not None:
+                file.check()
 
     def migrate(self, *, allowed: bool) -> None:
         """Create the tables, or migrate them; see `migrate`."""
@@ -280,8 +297,10 @@ class _Connection:
 
     def _open(self) -> sqlite3.Connection:
         if self._opened is None:
+            if self._file is not None:
+                self._file.check()  # SQLite would create it
             connection = sqlite3.connect(
-                ":memory:" if self._path is None else self._path,
+                ":memory:" if self._file is None else self._file.path,
                 timeout=BUSY_SECONDS,
                 isolation_level=None,  # this class issues BEGIN itself
                 check_same_thread=False,
@@ -290,11 +309,44 @@ class _Connection:
                 _use_wal(connection)
                 for pragma in _PRAGMAS:
                     connection.execute(f"pragma {pragma}")
+                if self._file is not None:
+                    connection.execute("select 1 from sqlite_master").fetchall()  # creates the -wal file
+                    self._wal = _SameFile(Path(f"{self._file.path.resolve()}-wal"))
+                    self._file.remember()
+                    self._wal.remember()
             except BaseException:
                 connection.close()
                 raise
             self._opened = connection
         return self._opened
+
+
+class _SameFile:
+    """A path that must keep its file. SQLite does not notice if the file is deleted or replaced: it goes on writing to
+    the one that it has opened."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._first: tuple[int, int] | None = None
+
+    def remember(self) -> None:
+        """Remember the file, if none was remembered before."""
+        self._first = self._first or self._device_and_inode()
+
+    def check(self) -> None:
+        """Raise SequencerUnavailable if the path has no file any longer, or another one than remembered."""
+        if self._first is not None and self._device_and_inode() != self._first:
+            raise SequencerUnavailable(
+                f"{self.path} was deleted or replaced while the database was open, and writes to the opened file would "
+                "be lost; move that file back, or restart this process on what is there now"
+            )
+
+    def _device_and_inode(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
 
 
 def _runs_from(

@@ -117,6 +117,38 @@ async def test_on_sqlite_slow_reads_keep_neither_the_lease_nor_commits_waiting(t
     await store.close()
 
 
+@pytest.mark.parametrize("ending", ["", "-wal"])
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_a_write_is_refused_while_the_file_at_the_path_is_not_the_opened_one(
+    tmp_path: Path, is_replaced: bool, ending: str
+) -> None:
+    """SQLite goes on writing to a file that was deleted or renamed; the next start would not find these writes."""
+    path, aside = tmp_path / f"rows.db{ending}", tmp_path / "aside"
+    store = store_at(f"sqlite:///{tmp_path}/rows.db")
+    epoch = await become_committer(store)
+    path.rename(aside)
+    if is_replaced:
+        path.write_bytes(aside.read_bytes())
+    with pytest.raises(SequencerUnavailable, match=f"{path} was deleted or replaced"):
+        await store.write(changes(CounterRow("n", 1)), epoch)
+    with pytest.raises(SequencerUnavailable, match=f"{path} was deleted or replaced"):
+        await store.renew_committer_lease(epoch, 60_000)
+    with pytest.raises(SequencerUnavailable, match=f"{path} was deleted or replaced"):
+        await store.load()  # the committer would find the write, and acknowledge it when it is retried
+    if not ending:
+        await store.close()
+        with pytest.raises(SequencerUnavailable, match=f"{path} was deleted or replaced"):
+            await store.open()
+        assert path.exists() == is_replaced, "an empty database began at the path"
+    aside.rename(path)
+    await store.open()
+    await store.write(changes(CounterRow("m", 2)), epoch)
+    await store.close()
+    await store.open()
+    assert CounterRow("m", 2) in (await store.load())[CounterRow]
+    await store.close()
+
+
 async def test_a_path_that_cannot_be_a_file_is_unavailable_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
 
