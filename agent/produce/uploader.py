@@ -126,9 +126,9 @@ class Uploader:
                     self._cache.write_through(key, _without_small_parts(sealed))
                     return None
                 except TimeoutError:
-                    return FlushFailure(
-                        "storage", f"the store took longer than {self._settings.upload_deadline_ms} ms"
-                    )
+                    before = f"; the try before: {last}" if attempt else ""
+                    took = f"the store took longer than {self._settings.upload_deadline_ms} ms"
+                    return FlushFailure("storage", took + before)
                 except (StoreFull, StoreRefused) as error:
                     return FlushFailure("storage", str(error))
                 except StoreError as error:

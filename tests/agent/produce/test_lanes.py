@@ -22,9 +22,11 @@ from sequencer.api.topics import Topic
 from sequencer.settings import SequencerSettings
 from tailrace.batches.mixed_object import coordinates
 from tailrace.batches.record_batch import read_header
+from tailrace.buffers import Buffer
 from tailrace.ids import TopicPartition
 from tailrace.kafka import ApiKey
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tailrace.object_store.api import StoreUnavailable
 from tests.support.agents import AgentBench, AwaitedSubmission, agent_bench, batch, settle
 from tests.support.faulty_store import FaultPlan, Faults, Latency, Operation
 
@@ -145,6 +147,25 @@ async def test_a_store_that_fails_to_the_end_is_a_storage_failure_and_its_number
         stored = await result_of(bench, submit(bench, topic, batch(b"kept")))
         assert stored.failure is None and stored.base_offset == 0
         assert numbers(bench) == [(0, False), (1, True)]
+
+
+async def test_an_upload_that_its_deadline_ends_names_the_failure_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failures = [StoreUnavailable("the store answered 500 InternalError")]
+
+    async def put(key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        if failures:
+            raise failures.pop()
+        await asyncio.Event().wait()
+
+    async with agent_bench(upload_deadline_ms=1_000) as bench:
+        topic = await bench.topic()
+        monkeypatch.setattr(bench.store, "put", put)
+        failed = await result_of(bench, submit(bench, topic, batch(b"lost")))
+        assert failed.failure is not None and "longer than 1000 ms" in failed.failure.message
+        assert "500 InternalError" in failed.failure.message
+        monkeypatch.undo()
 
 
 async def test_a_lane_continues_sealing_after_an_unexpected_error(
