@@ -94,7 +94,7 @@ class ProduceShape(msgspec.Struct, eq=False):
         if length is None:
             return None
         records_start = at + len(length)
-        if records_start > tags_at or data[at:records_start] != length:
+        if data[at:records_start] != length:
             return None
         return correlation_id, index, records_start, tags_at
 
@@ -151,9 +151,6 @@ def shape_of(frame: memoryview, header: RequestHeader, request: ProduceRequest) 
     if len(request.topic_data) != 1 or len(request.topic_data[0].partition_data) != 1:
         return None
     topic = request.topic_data[0]
-    partition = topic.partition_data[0]
-    if partition.records is None:
-        return None
     flexible = is_flexible(ApiKey.PRODUCE, header.api_version)
     kept = ProduceRequest(
         request.transactional_id,
@@ -161,9 +158,9 @@ def shape_of(frame: memoryview, header: RequestHeader, request: ProduceRequest) 
         request.timeout_ms,
         [TopicProduceData(topic.name, topic.topic_id)],
     )
-    before = _before_length(header, kept, partition.index, flexible)
+    before = _before_length(header, kept, topic.partition_data[0].index, flexible)
     same_bytes = len(before) - _OTHERS.size
-    if same_bytes > MAX_SAME_BYTES or frame[: len(before)] != before:
+    if same_bytes > MAX_SAME_BYTES:
         return None
     fields = Struct(f">4si{same_bytes}si")
     first, _, same, _ = fields.unpack_from(before)

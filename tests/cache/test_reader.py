@@ -18,14 +18,14 @@ from msgspec import structs
 
 from cache.chunk import ChunkId, ObjectCorrupt, chunk_at
 from cache.chunk_cache import ChunkCache
-from cache.framed import LEAST_JOINED, LEAST_VIEW_BYTES, RUN_BYTES
+from cache.framed import JOINED_AT_ONCE, LEAST_JOINED, LEAST_VIEW_BYTES, RUN_BYTES, FramedRuns, _stretches_of
 from cache.layout import LARGE_BATCH_BYTES, PIECE_BYTES
 from cache.mixed_reader import STEP_CHUNKS
 from cache.observer import CacheObserver, Tier
 from cache.peer import ChunkRequest, PeerServer
 from cache.read_batches import ReadBatches, ReadRequest
 from cache.reader import BatchReader
-from cache.record_times import OffsetAndTimestamp
+from cache.record_times import OffsetAndTimestamp, first_reaching, latest
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
 from sequencer.api.agents import Ring
@@ -501,6 +501,62 @@ async def test_long_runs_are_joined_up_to_the_size_of_a_joined_run() -> None:
     assert joined == [0, 3, 6], "three runs fill one; so few as are left may be followed by others"
 
 
+def test_runs_are_joined_about_a_piece_at_a_time_and_not_too_many_at_once() -> None:
+    half = PIECE_BYTES // 2
+    assert not list(_stretches_of([half] * (LEAST_JOINED - 1)))
+    assert list(_stretches_of([half] * 100)) == [(2 * at, 2 * at + 2) for at in range(JOINED_AT_ONCE)]
+    assert list(_stretches_of([2 * PIECE_BYTES, *[half] * 8])) == [(1, 3), (3, 5), (5, 7), (7, 9)]
+
+
+@pytest.mark.parametrize(
+    ("count", "value_bytes", "first", "is_joined"),
+    [
+        (LEAST_JOINED, 10, 10, True),
+        (LEAST_JOINED - 1, 10, 10, False),
+        pytest.param(LEAST_JOINED, LEAST_VIEW_BYTES, 10, False, id="longer runs"),
+        pytest.param(20, 10, LARGE_BATCH_BYTES, False, id="the first has two pieces"),
+    ],
+)
+def test_old_runs_are_joined_if_they_are_short_and_the_first_is_one_piece(
+    count: int, value_bytes: int, first: int, is_joined: bool
+) -> None:
+    runs: list[Run] = []
+    parts: list[bytes] = []
+    for number in range(count):
+        small = batch_of(1, value_bytes), BatchStatus.STORED
+        stored = [small] if number else [small, (batch_of(1, first), BatchStatus.STORED)]
+        run, body, _ = mixed_run(f"m/{number}", number + bool(number), stored)
+        runs.append(run)
+        parts.append(body[run.start : run.start + run.length])
+    framed = FramedRuns(1 << 22, 1 << 22)
+    framed.join_ready(runs, parts, EPOCH)
+    joined = framed.joined_at(runs[0])
+    assert (joined is not None) == is_joined
+    head = framed.of(runs[0]).framed(0, EPOCH)
+    assert head == (parts[0] if is_joined else None)
+
+
+def test_framed_pieces_are_kept_under_one_epoch_and_replaced_by_a_joined_run() -> None:
+    small, large = ((batch_of(1, size), BatchStatus.STORED) for size in (10, LARGE_BATCH_BYTES))
+    framed = FramedRuns(1 << 22, 1 << 22)
+    parted, body, _ = mixed_run("m/p", 0, [small, large])
+    first, second = memoryview(body)[8 : 8 + len(small[0])], memoryview(body)[8 + len(small[0]) :]
+    framed.of(parted).keep(0, EPOCH, first)
+    assert not framed.is_kept(parted, EPOCH)
+    framed.of(parted).keep(1, EPOCH, second)
+    assert framed.is_kept(parted, EPOCH) and not framed.is_kept(parted, EPOCH + 1)
+    assert framed.of(parted).whole(EPOCH) is None, "two pieces"
+    framed.of(parted).keep(1, EPOCH + 1, second)
+    assert framed.of(parted).framed(0, EPOCH + 1) is None
+
+    runs = [mixed_run(f"m/{number}", number, [small])[0] for number in range(LEAST_JOINED)]
+    for run in runs:
+        framed.of(run).keep(0, EPOCH, first)
+    assert framed.of(runs[0]).whole(EPOCH) is first and framed.of(runs[0]).whole(EPOCH + 1) is None
+    framed.join(runs, [framed.of(run) for run in runs], EPOCH)
+    assert [framed.is_kept(run, EPOCH) for run in runs] == [True] + [False] * (LEAST_JOINED - 1)
+
+
 async def test_a_run_that_is_joined_again_keeps_nothing_of_the_earlier_joined_run() -> None:
     clock = ManualClock()
     store = MemoryStore(clock)
@@ -700,6 +756,15 @@ async def test_a_time_is_found_within_a_run_of_any_codec() -> None:
     assert await reader.find_timestamp(run, T0 + 203, 0) is None
     assert await reader.find_latest(run, 0) == OffsetAndTimestamp(55, T0 + 202)
     assert await reader.find_latest(run, 56) is None
+
+
+def test_by_time_only_the_records_of_a_batch_within_the_bounds_count() -> None:
+    batch = encode_batch([NewRecord(None, None)] * 3, timestamps=[T0 + 2, T0, T0 + 1])
+    assert first_reaching(batch, T0 + 1, 1, 3) == OffsetAndTimestamp(2, T0 + 1)
+    assert first_reaching(batch, T0 + 1, 1, 2) is None
+    assert latest(batch, 0) == OffsetAndTimestamp(0, T0 + 2)
+    assert latest(batch, 1) == OffsetAndTimestamp(2, T0 + 1)
+    assert latest(batch, 3) is None
 
 
 async def test_by_time_a_batch_whose_records_cannot_be_read_is_passed_over() -> None:
@@ -974,6 +1039,15 @@ def markers_run(base_offset: int, *ends: tuple[int, bool]) -> Run:
         batches=table,
         markers=markers,
     )
+
+
+async def test_markers_of_two_partitions_at_one_offset_are_kept_apart() -> None:
+    clock = ManualClock()
+    reader = reader_over(MemoryStore(clock), clock)
+    runs = [markers_run(13, (5, True)), structs.replace(markers_run(13, (5, False)), partition=1)]
+    for _ in range(2):
+        found = [batches_in(await reader.read([run], request(13, 1000))) for run in runs]
+        assert [is_abort(batch) for [(_, batch)] in found] == [False, True]
 
 
 async def test_markers_are_control_batches_between_the_others_and_need_no_object() -> None:

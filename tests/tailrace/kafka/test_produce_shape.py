@@ -60,6 +60,15 @@ def test_a_shape_does_not_read_one_byte_more_than_the_length_says(version: int) 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+def test_a_shape_does_not_read_a_request_that_ends_before_its_records(version: int) -> None:
+    shape = learned(produce(version, b"x" * 100))
+    assert shape is not None
+    frame = bytes(produce(version, b"", index=0))[:-4] + bytes(3)
+    for end in range(len(frame) + 1):
+        assert shape.read(memoryview(frame)[:end]) is None, end
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_records_are_views_and_what_was_learned_keeps_no_frame(version: int) -> None:
     frame = produce(version, b"x" * 100)
     shape = learned(frame)
@@ -100,6 +109,10 @@ def test_shapes_are_found_by_topic_and_most_of_them_stay_if_there_are_too_many()
     ] == ([True] * (MAX_SHAPES - 1) + [False] * 3 + [True])
     assert shapes.of(produce(9, b"x", topic="other"), 0) is None
     assert len(list(shapes)) == MAX_SHAPES
+    again = learned(frames[0])
+    assert again is not None
+    shapes.add(again)
+    assert shapes.of(frames[0], 0) is again and shapes.of(frames[-1], 0) is found[-1]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
