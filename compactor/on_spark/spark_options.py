@@ -21,13 +21,13 @@ def known_options(
     Raises ValueError for an unknown or refused option.
     """
     by_lower = {name.lower(): name for name in (*names, *refused)}
-    unknown = sorted(name for name in options if name.lower() not in by_lower)
-    if unknown:
-        raise ValueError(f"options {', '.join(unknown)} are unknown; there are {', '.join(names)}")
-    given = {by_lower[name.lower()]: value for name, value in options.items()}
+    given = {by_lower.get(name.lower(), name): value for name, value in options.items()}
     for name, why in refused.items():
         if name in given:
             raise ValueError(f"option {name!r} is not supported: {why}")
+    unknown = sorted(name for name in options if name.lower() not in by_lower)
+    if unknown:
+        raise ValueError(f"options {', '.join(unknown)} are unknown; there are {', '.join(names)}")
     return given
 
 

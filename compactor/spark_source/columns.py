@@ -21,20 +21,20 @@ COLUMNS = {
     "topic": Column(pa.string(), "string", "topic"),
     "partition": Column(pa.int32(), "int", "partition"),
     "offset": Column(pa.int64(), "bigint", "offset"),
-    "timestamp": Column(pa.timestamp("us", tz="UTC"), "timestamp", "timestamp"),
+    "timestamp": Column(pa.timestamp("us", tz="UTC"), "timestamp_ltz", "timestamp"),
     "timestampType": Column(pa.int32(), "int", "timestamp_type"),
     "headers": Column(
         pa.list_(pa.struct([pa.field("key", pa.string(), False), pa.field("value", pa.binary())])),
         "array<struct<key: string, value: binary>>",
         "headers",
     ),
-    "createTimestamp": Column(pa.timestamp("us", tz="UTC"), "timestamp", "create_timestamp"),
+    "createTimestamp": Column(pa.timestamp("us", tz="UTC"), "timestamp_ltz", "create_timestamp"),
 }
-"""`createTimestamp` is an addition: the producer's time if the topic's timestamps are the broker's, else null."""
+"""`createTimestamp` is an addition: the producer's time if the topic's timestamps are the broker's, else null. In DDL,
+`timestamp` would be the type that the setting `spark.sql.timestampType` names."""
 
 KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 """The columns of a query by default."""
-NEVER_NULL = frozenset({"topic", "partition", "offset", "timestamp", "timestampType"})
 
 
 def spark_schema(columns: tuple[str, ...]) -> str:

@@ -38,6 +38,8 @@ _KNOWN = (
 _REFUSED = {
     "maxOffsetsPerTrigger": "Spark does not tell a Python source where a restarted stream continues, so a batch could"
     " not be bounded after a restart; leave it out",
+    "provider": "Spark 4.1 passes what CREATE TABLE sets to no query of the table; use CREATE TEMPORARY VIEW ... USING"
+    " tailrace OPTIONS (...)",
     "kafka.bootstrap.servers": "this source reads the store and asks the sequencer, not a broker; give 'store' and"
     " 'sequencer'",
 }
@@ -107,7 +109,9 @@ class SourceOptions:
         sequencers = names_in(given.get("sequencer", ""))
         database = given.get("database", "")
         if not given.get("store"):
-            raise ValueError("option 'store' is missing")
+            raise ValueError(
+                "option 'store' is missing; a table of the catalog needs its options in WITH (...)"
+            )
         if bool(sequencers) == bool(database):
             raise ValueError("give one of the options 'sequencer' (host:port) and 'database' (a URL)")
         strategy = given.get("startingOffsetsByTimestampStrategy", ERROR).lower()

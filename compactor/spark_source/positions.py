@@ -22,7 +22,6 @@ from compactor.spark_source.options import (
     SourceOptions,
     TopicChoice,
 )
-from compactor.spark_source.pushdown import Limits
 
 Offsets = Mapping[LogPartition, int]
 
@@ -94,11 +93,8 @@ def _of_each(position: Position, given: PerPartition, bounds: Bounds) -> dict[Lo
     return {partition: given[partition.topic][partition.number] for partition in bounds}
 
 
-async def batch_ranges(
-    options: SourceOptions, bounds: Bounds, reader: LogReader, limits: Limits
-) -> list[OffsetRange]:
-    """Return what a batch query reads of each partition, within Spark's filters. Raises ValueError."""
-    chosen = {key: edges for key, edges in bounds.items() if limits.has_partition(key.topic, key.number)}
+async def batch_ranges(options: SourceOptions, bounds: Bounds, reader: LogReader) -> list[OffsetRange]:
+    """Return what a batch query reads of each partition. Raises ValueError."""
     starting = options.starting or Position("startingOffsets", edge=EARLIEST)
     ending = options.ending or Position("endingOffsets", edge=LATEST)
     if_none = "error" if options.fails_without_time else LATEST
@@ -109,11 +105,7 @@ async def batch_ranges(
             raise ValueError(
                 f"topic {key.topic!r}, partition {key.number}: {starting.option} {starts[key]} is after {ends[key]}"
             )
-    ranges = (
-        OffsetRange(key, max(starts[key], limits.offsets.first), min(ends[key], limits.offsets.last + 1))
-        for key in chosen
-    )
-    return [wanted_range for wanted_range in ranges if wanted_range.start < wanted_range.end]
+    return [OffsetRange(key, starts[key], ends[key]) for key in bounds if starts[key] < ends[key]]
 
 
 @dataclass(frozen=True, slots=True)
