@@ -47,6 +47,12 @@ def batches(records: int, record_bytes: int, connections: int, in_flight: int, *
     return Case("produce", name, servers, load)
 
 
+def in_turn(topics: int) -> Case:
+    """Return a case whose clients send small batches to many topics in turn, as librdkafka does."""
+    name = f"10 x 100 B, 100 connections, {topics} topics"
+    return Case("produce", name, PEERS, Load(name, 10, 100, 100, 5, topics=topics))
+
+
 def paced(mib: int, kib: int, servers: tuple[str, ...] = (FOLDER, S3, KAFKA)) -> Case:
     """Return a case with a steady rate of requests of one batch each."""
     name = f"{mib} MiB/s of {kib} KiB"
@@ -59,6 +65,7 @@ DAILY = (
     Case("groups", "100 records/s", (FOLDER, S3, KAFKA), rate=100.0),
     batches(1, 1024, 16, 5, idempotent=False),
     batches(10, 100, 100, 5, idempotent=True),
+    in_turn(10),
     batches(16, 1024, 16, 5, idempotent=False),
     batches(64, 1024, 16, 5, idempotent=False),
     batches(480, 1024, 8, 4, idempotent=False),

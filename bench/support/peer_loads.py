@@ -52,18 +52,22 @@ class Loads:
         }
 
     def run(self, case: Case, topic: str) -> list[dict[str, Any]]:
-        """Run the case on a new topic. Return its rows."""
-        self._admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+        """Run the case on new topics. Return its rows."""
+        names = [topic] if case.load is None else case.load.names(topic)
+        for created in self._admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names]).values():
+            created.result(30)
         try:
             rows = self._kinds[case.kind](case, topic)
         finally:
-            self._admin.delete_topics([topic])[topic].result(30)
+            for deleted in self._admin.delete_topics(names).values():
+                deleted.result(30)
         return rows
 
     def _produce(self, case: Case, topic: str) -> list[dict[str, Any]]:
         assert case.load is not None
         rows = [self._bench.produced(case.load, topic)]
-        if self._server.name != NULL and case.load.connections <= HOT_UP_TO_CONNECTIONS:
+        is_fetched = case.load.connections <= HOT_UP_TO_CONNECTIONS and case.load.topics == 1
+        if self._server.name != NULL and is_fetched:
             rows.append(self._bench.fetched(case.load, topic, "hot"))
         return rows
 

@@ -35,7 +35,8 @@ LEFT_ON_DISK_MIB = 40 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A shape of batches, the number of clients that send it, and the requests in flight of each."""
+    """A shape of batches, the number of clients that send it, and the requests in flight of each. With several `topics`
+    each client sends to them in turn."""
 
     name: str
     records: int
@@ -43,6 +44,11 @@ class Load:
     connections: int
     in_flight: int
     is_idempotent: bool = False
+    topics: int = 1
+
+    def names(self, topic: str) -> list[str]:
+        """Return the names of its topics, the first of which is `topic`."""
+        return [topic, *(f"{topic}-{number}" for number in range(1, self.topics))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +179,9 @@ PRODUCER_ID_AT = 43
 
 
 def produce_requests(topic: str, load: Load) -> list[list[RawRequest]]:
-    """Return one request per connection, with one batch to one partition."""
+    """Return each connection's requests: one per topic, with one batch to one partition."""
     now = int(time.time() * 1000)
     made: list[list[RawRequest]] = []
-    error_at = 4 + 4 + 1 + 1 + 1 + len(topic) + 1 + 4
     for number in range(load.connections):
         records = [NewRecord(None, os.urandom(load.record_bytes)) for _ in range(load.records)]
         ids = (0, 0, 0) if load.is_idempotent else (-1, -1, -1)
@@ -185,12 +190,16 @@ def produce_requests(topic: str, load: Load) -> list[list[RawRequest]]:
             producer_id=ids[0], producer_epoch=ids[1], base_sequence=ids[2],
         )  # fmt: skip
         data = PartitionProduceData(index=number % PARTITIONS, records=memoryview(batch))
-        request = ProduceRequest(
-            acks=-1, timeout_ms=30_000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
-        )
-        frame = b"".join(encode_request(1, ApiKey.PRODUCE, PRODUCE_VERSION, request, "bench"))
-        batch_at = frame.index(batch) if load.is_idempotent else -1
-        made.append([RawRequest(frame, error_at, batch_at, load.records)])
+        requests = []
+        for name in load.names(topic):
+            request = ProduceRequest(
+                acks=-1, timeout_ms=30_000, topic_data=[TopicProduceData(name=name, partition_data=[data])]
+            )
+            frame = b"".join(encode_request(1, ApiKey.PRODUCE, PRODUCE_VERSION, request, "bench"))
+            batch_at = frame.index(batch) if load.is_idempotent else -1
+            error_at = 4 + 4 + 1 + 1 + 1 + len(name) + 1 + 4
+            requests.append(RawRequest(frame, error_at, batch_at, load.records))
+        made.append(requests)
     return made
 
 
