@@ -35,6 +35,7 @@ COLUMNS = {
 
 KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 """The columns of a query by default."""
+NEVER_NULL = frozenset({"topic", "partition", "offset", "timestamp", "timestampType"})
 
 
 def spark_schema(columns: tuple[str, ...]) -> str:

@@ -29,6 +29,7 @@ from compactor.plan import Piece
 from compactor.rewrite import AbortedRanges, ByteRange, ranges_to_read
 from compactor.spark_source.columns import COLUMNS
 from compactor.spark_source.log_index import LogIndex
+from compactor.spark_source.pushdown import EVERYTHING, IntegerRange, Limits
 from sequencer.api.commits import BatchStatus, ObjectKind
 from sequencer.api.groups import FetchOffsets
 from sequencer.api.reads import (
@@ -43,6 +44,7 @@ from sequencer.api.topics import Topic
 from sequencer.pages import all_offsets
 from tailrace.batches.record_batch import BatchHeader, InvalidBatch, check_crc, split
 from tailrace.batches.records import InvalidRecords
+from tailrace.limits import INT64_MAX
 from tailrace.object_store.api import ObjectMissing, ObjectStore
 from tailrace.parquet_object.decode import UnpackedBatch, decode_batches, unpack
 from tailrace.parquet_object.header import InvalidParquetObject
@@ -126,7 +128,7 @@ class _LogRuns:
 class LogReader:
     """Reads logs. The caller closes `index` and `store`.
 
-    `from_ms`: read only records at or after this time, in ms since 1970.
+    `limits`: the requested offsets and times; the caller passes only ranges of requested partitions.
     `passes_over_lost`: skip records that are gone, in place of DataLost. `passes_over_unreadable`: skip batches that
     can't be decoded with a warning, in place of UnreadableRecords. `unreadable`: the number of offsets skipped this
     way.
@@ -138,18 +140,19 @@ class LogReader:
         store: ObjectStore,
         columns: Sequence[str],
         *,
-        from_ms: int | None = None,
+        limits: Limits | None = None,
         passes_over_lost: bool = False,
         passes_over_unreadable: bool = False,
     ) -> None:
         self._index = index
         self._store = store
         self._schema = pa.schema([pa.field(name, COLUMNS[name].arrow) for name in columns])
-        self._from_ms = from_ms
+        self._limits = limits or Limits()
         stored = {COLUMNS[name].stored for name in columns} - {"topic", "partition"}
-        if from_ms is not None:
+        times_us = self._limits.times_us
+        if times_us != EVERYTHING:
             stored.add("timestamp")
-        self._needs_own_times = from_ms is not None and from_ms > GREATEST_TIME_MS
+        self._needs_own_times = times_us.first > GREATEST_TIME_MS * 1000
         if self._needs_own_times:
             stored.add("create_timestamp")
         self._stored = sorted(stored | {"offset"})
@@ -214,7 +217,7 @@ class LogReader:
             self._index,
             self._store,
             ["offset"],
-            from_ms=time_ms,
+            limits=Limits(times_us=IntegerRange(first=time_ms * 1000)),
             passes_over_lost=True,
             passes_over_unreadable=self._passes_over_unreadable,
         )
@@ -298,8 +301,7 @@ class LogReader:
         return [((cuts[number], cuts[number + 1]), group.length) for number, group in enumerate(groups)]
 
     def _is_too_old(self, run: Run) -> bool:
-        is_old = self._from_ms is not None and run.max_timestamp < self._from_ms
-        return is_old or run.kind is ObjectKind.MARKERS
+        return run.kind is ObjectKind.MARKERS or run.max_timestamp * 1000 < self._limits.times_us.first
 
     async def read_all(self, ranges: Sequence[OffsetRange]) -> AsyncIterator[Any]:
         """Read many ranges one after another, like `read`. Few calls look up the first runs of all ranges, and small
@@ -551,14 +553,16 @@ class LogReader:
         return held
 
     def _may_hold_wanted(self, index: ParquetIndex, group: RowGroupRange) -> bool:
-        """Whether the row group may contain requested times, by the greatest time of all its partitions."""
-        if self._from_ms is None:
+        """Whether the row group may contain requested times, by the least and greatest time of all its partitions."""
+        times_us = self._limits.times_us
+        if times_us == EVERYTHING:
             return True
         column = index.metadata.schema.names.index("timestamp")
         statistics = index.metadata.row_group(group.number).column(column).statistics
         if statistics is None or not statistics.has_min_max:
             return True
-        return bool(statistics.max_raw >= min(self._from_ms, GREATEST_TIME_MS))
+        least, greatest = statistics.min_raw * 1000, statistics.max_raw * 1000
+        return bool(least <= times_us.last and greatest >= min(times_us.first, GREATEST_TIME_MS * 1000))
 
     async def _row_group(
         self, run: Run, index: ParquetIndex, group: RowGroupRange, start: int, end: int
@@ -576,9 +580,12 @@ class LogReader:
         return _between(table.slice(first, count), start, end)
 
     def _shaped(self, table: Any, partition: LogPartition) -> list[Any]:
-        if self._from_ms is not None and table.num_rows:
+        times_us = self._limits.times_us
+        if times_us != EVERYTHING and table.num_rows:
             times = table.column("timestamp").cast(pa.int64())  # ms
-            table = table.filter(pc.greater_equal(times, self._from_ms))
+            first_ms = max(-(-times_us.first // 1000), -INT64_MAX - 1)
+            last_ms = min(times_us.last // 1000, INT64_MAX)
+            table = table.filter(pc.and_(pc.greater_equal(times, first_ms), pc.less_equal(times, last_ms)))
         for name in set(TIME_COLUMNS).intersection(table.column_names):
             column_index = table.column_names.index(name)
             table = table.set_column(column_index, table.field(name), within_microseconds(table.column(name)))

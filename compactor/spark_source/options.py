@@ -32,7 +32,7 @@ _KNOWN = (
     "startingOffsets", "startingGroup", "startingTimestamp",
     "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
     "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "failOnDataLoss", "failOnUnreadable",
-    "minPartitions",
+    "minPartitions", "pushFilters",
     *SECURITY,
 )  # fmt: skip
 _REFUSED = {
@@ -87,7 +87,7 @@ class Position:
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
     """The checked options. `fails_without_time`: if no record is at or after a starting time, fail; otherwise start at
-    the end."""
+    the end. `pushes_filters`: take filters over from Spark, for a DataFrame that has one query."""
 
     store: str
     sequencers: tuple[str, ...]
@@ -100,6 +100,7 @@ class SourceOptions:
     fails_on_data_loss: bool
     fails_on_unreadable: bool
     min_tasks: int
+    pushes_filters: bool
     security: SecurityFiles
 
     @classmethod
@@ -131,6 +132,7 @@ class SourceOptions:
             fails_on_data_loss=is_true(given, "failOnDataLoss", default=True),
             fails_on_unreadable=is_true(given, "failOnUnreadable", default=True),
             min_tasks=count_of(given, "minPartitions", default=1),
+            pushes_filters=is_true(given, "pushFilters", default=False),
             security=security_files(given, sequencers),
         )
 

@@ -22,6 +22,7 @@ from compactor.spark_source.options import (
     SourceOptions,
     TopicChoice,
 )
+from compactor.spark_source.pushdown import Limits
 
 Offsets = Mapping[LogPartition, int]
 
@@ -93,8 +94,11 @@ def _of_each(position: Position, given: PerPartition, bounds: Bounds) -> dict[Lo
     return {partition: given[partition.topic][partition.number] for partition in bounds}
 
 
-async def batch_ranges(options: SourceOptions, bounds: Bounds, reader: LogReader) -> list[OffsetRange]:
-    """Return what a batch query reads of each partition. Raises ValueError."""
+async def batch_ranges(
+    options: SourceOptions, bounds: Bounds, reader: LogReader, limits: Limits
+) -> list[OffsetRange]:
+    """Return what a batch query reads of each partition, within Spark's filters. Raises ValueError."""
+    chosen = {key: edges for key, edges in bounds.items() if limits.has_partition(key.topic, key.number)}
     starting = options.starting or Position("startingOffsets", edge=EARLIEST)
     ending = options.ending or Position("endingOffsets", edge=LATEST)
     if_none = "error" if options.fails_without_time else LATEST
@@ -105,7 +109,11 @@ async def batch_ranges(options: SourceOptions, bounds: Bounds, reader: LogReader
             raise ValueError(
                 f"topic {key.topic!r}, partition {key.number}: {starting.option} {starts[key]} is after {ends[key]}"
             )
-    return [OffsetRange(key, starts[key], ends[key]) for key in bounds if starts[key] < ends[key]]
+    ranges = (
+        OffsetRange(key, max(starts[key], limits.offsets.first), min(ends[key], limits.offsets.last + 1))
+        for key in chosen
+    )
+    return [wanted_range for wanted_range in ranges if wanted_range.start < wanted_range.end]
 
 
 @dataclass(frozen=True, slots=True)

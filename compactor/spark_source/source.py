@@ -11,6 +11,7 @@ password with PGPASSWORD or PGPASSFILE, not in the URL.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -22,6 +23,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
+    Filter,
     InputPartition,
 )
 
@@ -38,11 +40,14 @@ from compactor.spark_source.positions import (
     offsets_at,
     ranges_between,
 )
+from compactor.spark_source.pushdown import Limits, push
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.open import open_store
 from tailrace.rpc.loaded_security import LoadedSecurity
 
 T = TypeVar("T")
+
+_PUSHING_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class TaskPartition(InputPartition):  # type: ignore[misc]
@@ -69,7 +74,10 @@ class DefaultSource(DataSource):  # type: ignore[misc]
             return spark_schema(SourceOptions.of(self.options).columns)
 
     def reader(self, schema: Any) -> DataSourceReader:
-        return BatchSource(self._source_options(schema))
+        options = self._source_options(schema)
+        if options.pushes_filters and _spark_pushes_filters():
+            return FilteredSource(options)
+        return BatchSource(options)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
         return StreamSource(self._source_options(schema))
@@ -107,8 +115,15 @@ class DefaultSource(DataSource):  # type: ignore[misc]
             return options
 
 
+def _spark_pushes_filters() -> bool:
+    """Whether this process plans with `spark.sql.python.filterPushdown.enabled`. Spark has a separate worker for it.
+    Without the setting, Spark refuses a reader that accepts filters."""
+    main = sys.modules["__main__"].__spec__
+    return _PUSHING_WORKER in sys.modules or (main is not None and main.name == _PUSHING_WORKER)
+
+
 @asynccontextmanager
-async def _opened(options: SourceOptions) -> AsyncIterator[tuple[LogReader, LogIndex]]:
+async def _opened(options: SourceOptions, limits: Limits) -> AsyncIterator[tuple[LogReader, LogIndex]]:
     """Open a reader and its index. The edge of a process: Spark starts the workers, so they create their own clock."""
     clock = SystemClock()
     store = open_store(options.store, clock=clock)
@@ -124,6 +139,7 @@ async def _opened(options: SourceOptions) -> AsyncIterator[tuple[LogReader, LogI
             index,
             store,
             options.columns,
+            limits=limits,
             passes_over_lost=not options.fails_on_data_loss,
             passes_over_unreadable=not options.fails_on_unreadable,
         )
@@ -138,12 +154,12 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(work)
 
 
-def _read(options: SourceOptions, partition: TaskPartition) -> Iterator[Any]:
+def _read(options: SourceOptions, limits: Limits, partition: TaskPartition) -> Iterator[Any]:
     """Yield the task's record batches one at a time. The loop does not run between them."""
     with settled(), asyncio.Runner() as runner:
 
         async def batches() -> AsyncIterator[Any]:
-            async with _opened(options) as (reader, _):
+            async with _opened(options, limits) as (reader, _):
                 async for batch in reader.read_all(partition.ranges):
                     yield batch
 
@@ -172,27 +188,33 @@ def _tasks(cut: Sequence[Sequence[OffsetRange]]) -> list[TaskPartition]:
 
 
 class BatchSource(DataSourceReader):  # type: ignore[misc]
-    """Reads the records between the query's offsets that exist when Spark first plans a query of the DataFrame.
-
-    It has no `pushFilters`: Spark 4.1 keeps one plan per DataFrame, so a query would read what the filters of another
-    one have left.
-    """
+    """Reads the records between the query's offsets that exist when Spark first plans a query of the DataFrame."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
+        self._limits = Limits()
 
     def partitions(self) -> list[TaskPartition]:
         return _run(self._plan())
 
     def read(self, partition: TaskPartition) -> Iterator[Any]:
-        return _read(self._options, partition)
+        return _read(self._options, self._limits, partition)
 
     async def _plan(self) -> list[TaskPartition]:
         options = self._options
-        async with _opened(options) as (reader, index):
+        async with _opened(options, self._limits) as (reader, index):
             bounds = await chosen_bounds(reader, await index.topics(), options.topics)
-            ranges = await batch_ranges(options, bounds, reader)
+            ranges = await batch_ranges(options, bounds, reader, self._limits)
             return _tasks(await reader.cut(ranges, min_tasks=options.min_tasks))
+
+
+class FilteredSource(BatchSource):
+    """A `BatchSource` that applies Spark's filters where it can. Spark 4.1 keeps one plan per DataFrame, so another
+    query of the same DataFrame would read what the filters of this one have left."""
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802
+        self._limits, left = push(self._limits, filters)
+        return left
 
 
 class StreamSource(DataSourceStreamReader):  # type: ignore[misc]
@@ -236,14 +258,14 @@ class StreamSource(DataSourceStreamReader):  # type: ignore[misc]
         return self._began
 
     def read(self, partition: TaskPartition) -> Iterator[Any]:
-        return _read(self._options, partition)
+        return _read(self._options, Limits(), partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: Spark stores the progress."""
 
     def _offset_at(self, position: Position) -> StreamOffset:
         async def look() -> StreamOffset:
-            async with _opened(self._options) as (reader, index):
+            async with _opened(self._options, Limits()) as (reader, index):
                 bounds = await chosen_bounds(reader, await index.topics(), self._options.topics)
                 if_none = "error" if self._options.fails_without_time else LATEST
                 return StreamOffset(await offsets_at(position, bounds, reader, if_none=if_none))
@@ -253,5 +275,5 @@ class StreamSource(DataSourceStreamReader):  # type: ignore[misc]
     async def _plan(self, start: StreamOffset, end: StreamOffset) -> list[TaskPartition]:
         options = self._options
         ranges = ranges_between(start, end, fails_on_data_loss=options.fails_on_data_loss)
-        async with _opened(options) as (reader, _):
+        async with _opened(options, Limits()) as (reader, _):
             return _tasks(await reader.cut(ranges, min_tasks=options.min_tasks))

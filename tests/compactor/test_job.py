@@ -114,6 +114,12 @@ def test_a_log_on_sqlite_and_a_folder_is_compacted_merged_replayed_and_queried(
         .option("includeHeaders", True)
         .load()
     )
+    of_one_query = (
+        spark.read.format("tailrace")
+        .options(store=f"{tmp_path}/objects", database=f"sqlite:///{tmp_path}/rows.db", subscribe="flights")
+        .option("pushFilters", True)
+        .load()
+    )
     rows = table.selectExpr("partition", "offset", "cast(value as string) as value").collect()
     # The last objects came after the compaction: Parquet and hot tail are one table.
     assert sorted((row.partition, row.offset) for row in rows) == [
@@ -123,7 +129,9 @@ def test_a_log_on_sqlite_and_a_folder_is_compacted_merged_replayed_and_queried(
     assert table.columns == [
         "key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"
     ]  # fmt: skip
-    few = table.where("partition = 1 and offset >= 20 and timestamp > timestamp '2020-01-01'")
+    few = of_one_query.where("partition = 1 and offset >= 20 and timestamp > timestamp '2020-01-01'")
+    plan = few._jdf.queryExecution().optimizedPlan().toString()
+    assert plan.startswith("RelationV2") and "Filter" not in plan, "the source takes all of it over"
     assert sorted(row.offset for row in few.collect()) == list(range(20, number // 3 + 10))
     assert table.first().headers[0].key == "h"
     spark.read.parquet(*paths).createOrReplaceTempView("flights")

@@ -8,6 +8,7 @@ import pickle
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from uuid import UUID
 
@@ -19,6 +20,18 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
 
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringStartsWith,
+)
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -50,10 +63,12 @@ from compactor.spark_source.options import Position, SourceOptions
 from compactor.spark_source.positions import (
     StreamOffset,
     UnknownLog,
+    batch_ranges,
     chosen_bounds,
     offsets_at,
     ranges_between,
 )
+from compactor.spark_source.pushdown import IntegerRange, Limits, push
 from compactor.spark_source.source import BatchSource, DefaultSource, StreamSource
 from sequencer.api.groups import CommitOffsets, OffsetPosition
 from sequencer.api.reads import FindAnswer, FindRequest, Run
@@ -69,6 +84,7 @@ from tests.support.compaction import T0, Log, batch_of, memory_log, unreadable_b
 
 OLD, NEW = UUID(int=1), UUID(int=2)
 P0, P1, P2 = (LogPartition("t", OLD, number) for number in range(3))
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class CountedIndex(SequencerIndex):
@@ -475,6 +491,8 @@ async def test_a_time_beyond_microseconds_is_where_the_first_record_at_or_after_
             for time_ms in (max(0, times[offset - 1] + 1), at):
                 found = await offsets_at(Position("o", time_ms=time_ms), bounds, reader, if_none="error")
                 assert found == {LogPartition("t", topic.topic_id, 0): offset}
+        until = LogReader(index, log.store, ["offset"], limits=Limits(times_us=IntegerRange(last=-1)))
+        assert await offsets_read(until, of_topic(topic, 0, 0, 5)) == [0]
 
 
 @pytest.mark.parametrize("form", ["%d", '{"t": {"0": %d}}'])
@@ -499,6 +517,73 @@ async def test_an_aborted_record_of_that_time_hides_none_that_came_later() -> No
         bounds = await reader.bounds(await index.topics())
         found = await offsets_at(Position("o", time_ms=T0 + 5_000), bounds, reader, if_none="error")
         assert found == {LogPartition("t", topic.topic_id, 0): 4}
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+async def test_a_query_reads_only_what_its_filters_want(is_compacted: bool) -> None:
+    async with opened_log() as (log, index):
+        await log.topic("t", 3)
+        await log.topic("u")
+        for second in range(3):
+            batch = batch_of([b"a", b"b", b"c"], at=T0 + 1_000 * second)
+            await log.produce(*(("t", number, batch) for number in range(3)), ("u", 0, batch))
+        if is_compacted:
+            await compact(log)
+        options = SourceOptions.of({**STORE, "subscribe": "t, u"})
+
+        async def read(*filters: Filter) -> list[tuple[str, int, int]]:
+            limits, left = push(Limits(), filters)
+            assert left == []
+            reader = LogReader(index, log.store, ["topic", "partition", "offset"], limits=limits)
+            bounds = await chosen_bounds(reader, await index.topics(), options.topics)
+            tasks = await reader.cut(await batch_ranges(options, bounds, reader, limits))
+            return [
+                tuple(row.values())
+                for task in tasks
+                async for batch in reader.read_all(task)
+                for row in batch.to_pylist()
+            ]
+
+        def at(ms: int) -> datetime:
+            return EPOCH + timedelta(milliseconds=T0 + ms)
+
+        time = ("timestamp",)
+        assert len(await read()) == 36
+        assert await read(EqualTo(("partition",), 1), GreaterThan(("offset",), 6)) == [
+            ("t", 1, 7),
+            ("t", 1, 8),
+        ]
+        assert await read(EqualTo(("topic",), "u"), LessThanOrEqual(("offset",), 1)) == [
+            ("u", 0, 0),
+            ("u", 0, 1),
+        ]
+        assert {number for _, number, _ in await read(In(("partition",), (2, 1)))} == {1, 2}
+        assert await read(EqualTo(("partition",), 2), GreaterThanOrEqual(time, at(2_001))) == [
+            ("t", 2, 7), ("t", 2, 8)
+        ]  # fmt: skip
+        within = [GreaterThan(time, at(1)), LessThan(time, at(1_001)), EqualTo(("partition",), 1)]
+        assert await read(*within) == [("t", 1, 2), ("t", 1, 3)]
+
+        async def never(key: str, start: int, length: int) -> bytes:
+            raise AssertionError(f"{key} is read for a time that no object reaches")
+
+        log.store.get_range = never  # type: ignore[method-assign]
+        assert await read(GreaterThan(time, at(60_000))) == []
+
+
+def test_a_filter_is_taken_over_only_where_it_is_applied_exactly() -> None:
+    mine = [
+        GreaterThan(("offset",), 3), LessThanOrEqual(("offset",), 9), IsNotNull(("timestamp",)),
+        EqualTo(("topic",), "t"), In(("topic",), ("t", "u")),
+        GreaterThanOrEqual(("timestamp",), EPOCH + timedelta(microseconds=7)),
+    ]  # fmt: skip
+    sparks = [
+        Not(EqualTo(("offset",), 4)), IsNotNull(("key",)), EqualTo(("value",), b"x"), StringStartsWith(("topic",), "t"),
+        EqualTo(("headers", "key"), "h"), EqualTo(("offset",), True), GreaterThan(("timestamp",), datetime(2020, 1, 1)),
+    ]  # fmt: skip
+    limits, left = push(Limits(), [*mine, *sparks])
+    assert left == sparks
+    assert limits == Limits(topics=frozenset("t"), offsets=IntegerRange(4, 9), times_us=IntegerRange(first=7))
 
 
 async def test_several_topics_are_chosen_by_name_by_pattern_or_by_partition() -> None:

@@ -17,13 +17,14 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyspark.serializers import CloudPickleSerializer
-from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader
+from pyspark.sql.datasource import CaseInsensitiveDict, EqualTo, GreaterThanOrEqual, StringContains
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType, TimestampType
 
 from compactor.cycle import CompactionSettings, InProcess, run_cycle
+from compactor.spark_source import source as source_module
 from compactor.spark_source.columns import KAFKA_COLUMNS
 from compactor.spark_source.log_reader import DamagedRecords, DataLost, UnreadableRecords
-from compactor.spark_source.source import DefaultSource
+from compactor.spark_source.source import BatchSource, DefaultSource
 from sequencer.api.topics import CreatePartitions
 from sequencer.engine.committer import Committer
 from sequencer.store.sql.store import SqlRowStore
@@ -136,7 +137,7 @@ def emptied(path: Path) -> None:
 
 
 def test_a_query_is_planned_sent_and_read_over_tail_and_parquet(
-    written: Written,
+    written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written.topic("a", 2)
     written.topic("b", 1)
@@ -146,14 +147,19 @@ def test_a_query_is_planned_sent_and_read_over_tail_and_parquet(
     written.write("a", b"4", partition=1)
     source = sent(written.source(SUBSCRIBE="a,b"))
     reader = source.reader(KAFKA_SCHEMA)
-    assert type(reader).pushFilters is DataSourceReader.pushFilters, (
-        "Spark would mix up the filters of queries"
-    )
+    assert type(reader) is BatchSource, "Spark refuses a reader that takes filters while its setting is off"
     rows = rows_of(reader, reader.partitions())
     assert [tuple(row) for row in rows] == [KAFKA_COLUMNS] * 4
     assert sorted((row["topic"], row["partition"], row["offset"], row["value"]) for row in rows) == [
         ("a", 0, 0, b"1"), ("a", 0, 1, b"2"), ("a", 1, 0, b"4"), ("b", 0, 0, b"3")
     ]  # fmt: skip
+    monkeypatch.setattr(source_module, "_spark_pushes_filters", lambda: True)
+    assert type(source.reader(KAFKA_SCHEMA)) is BatchSource, "Spark would mix up the filters of queries"
+    reader = sent(written.source(SUBSCRIBE="a,b", PUSHFILTERS="true")).reader(KAFKA_SCHEMA)
+    of_spark = StringContains(("topic",), "a")
+    filters = [EqualTo(("topic",), "a"), GreaterThanOrEqual(("offset",), 1), of_spark]
+    assert reader.pushFilters(filters) == [of_spark]
+    assert [row["value"] for row in rows_of(reader, reader.partitions())] == [b"2"]
 
 
 def test_a_stream_continues_from_its_checkpoint_and_a_batch_that_is_planned_again_is_the_same(
