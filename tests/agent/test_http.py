@@ -179,7 +179,7 @@ async def test_the_page_and_the_metrics_say_what_each_topic_cost(tmp_path: Path)
             for operation in ("put", "list")  # which have the same price
         )
         dollars = wired.metric("topic_cost_dollars_total", topic="flights", item="put")
-        assert puts and dollars == (puts + lists) * 0.005 / 1000
+        assert puts and dollars == pytest.approx((puts + lists) * 0.005 / 1000, rel=1e-12)
         assert 'tailrace_topic_cost_dollars_total{item="put",topic="flights"}' in text
         _, page = await get("/")
         assert "S3 Standard" in page and "<td>flights</td>" in page.partition("Dollars spent")[2]
