@@ -152,12 +152,10 @@ async def test_a_store_that_fails_to_the_end_is_a_storage_failure_and_its_number
 async def test_an_upload_that_its_deadline_ends_names_the_failure_before_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    failures = [StoreUnavailable("the store answered 500 InternalError")]
+    failures = [TimeoutError(), StoreUnavailable("the store answered 500 InternalError")]
 
     async def put(key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
-        if failures:
-            raise failures.pop()
-        await asyncio.Event().wait()
+        raise failures.pop()
 
     async with agent_bench(upload_deadline_ms=1_000) as bench:
         topic = await bench.topic()
