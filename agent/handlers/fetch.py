@@ -8,7 +8,7 @@ decides OFFSET_OUT_OF_RANGE: the agent asks it about an offset that is not in th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from uuid import UUID
 
@@ -113,7 +113,7 @@ async def _filled(
         if _is_sent_away(services, context, partitions):
             return await _failed(fetch, ErrorCode.NOT_LEADER_OR_FOLLOWER), None
         grant = await fill(services, request, partitions, is_aligned=True)
-        if _has_unknown(partitions) and await services.catalog.has_moved_on(before):
+        if await _any(partitions, _is_unknown) and await services.catalog.has_moved_on(before):
             release(grant)
             partitions = await _partitions(services, context, fetch, read_committed)
             grant = await fill(services, request, partitions, is_aligned=True)
@@ -201,8 +201,19 @@ def _is_sent_away(services: Services, context: RequestContext, partitions: list[
     )
 
 
-def _has_unknown(partitions: list[PartitionFetch]) -> bool:
-    return any(partition.row.error_code in UNKNOWN_CODES for partition in partitions)
+async def _any(partitions: list[PartitionFetch], is_such: Callable[[PartitionFetch], bool]) -> bool:
+    """Whether one of the partitions is such; looked for in turns of the loop."""
+    turns = Turns(PARTITIONS_IN_A_TURN)
+    for some in in_parts(partitions, PARTITIONS_IN_A_TURN):
+        if any(map(is_such, some)):
+            return True
+        if turns.fills(len(some)):
+            await turns.give()
+    return False
+
+
+def _is_unknown(partition: PartitionFetch) -> bool:
+    return partition.row.error_code in UNKNOWN_CODES
 
 
 async def fill(
@@ -238,10 +249,10 @@ async def fill(
         if grant is None:
             return None
         try:
-            if any(partition.found is None for partition in readable):
+            if await _any(readable, _is_not_found):
                 await _find(services, readable, max_bytes, is_aligned=is_aligned)
             is_read = await _read(services, readable, grant, is_last_plan=plans >= MAX_PLANS)
-            if is_read and _waits_for_failed(readable):
+            if is_read and await _waits_for_failed(readable):
                 is_read = is_aligned = False
             if is_read:
                 grant.resize(sum(partition.read_bytes for partition in readable))
@@ -253,11 +264,13 @@ async def fill(
     return None
 
 
-def _waits_for_failed(readable: list[PartitionFetch]) -> bool:
+def _is_not_found(partition: PartitionFetch) -> bool:
+    return partition.found is None
+
+
+async def _waits_for_failed(readable: list[PartitionFetch]) -> bool:
     """Whether a partition is held back though another failed: it may wait for one that can't be read."""
-    return any(partition.is_failed for partition in readable) and any(
-        partition.is_held_back for partition in readable
-    )
+    return await _any(readable, attrgetter("is_failed")) and await _any(readable, attrgetter("is_held_back"))
 
 
 async def _align(services: Services, readable: list[PartitionFetch]) -> None:
@@ -364,20 +377,15 @@ async def _ask(
 ) -> None:
     """Fill in the partitions' bounds and runs from the sequencer."""
     asked_at = services.clock.monotonic()
-    answer = await services.sequencer.find_batches(
-        FindRequest(
-            [
-                FindPartition(
-                    partition.topic_id,
-                    partition.number,
-                    partition.requested.fetch_offset,
-                    services.request_sizes.of(partition.topic_partition, partition.room(max_bytes)),
-                )
-                for partition in partitions
-            ],
-            max_bytes,
+    wanted: list[FindPartition] = []
+    for partition in partitions:
+        size = services.request_sizes.of(partition.topic_partition, partition.room(max_bytes))
+        wanted.append(
+            FindPartition(partition.topic_id, partition.number, partition.requested.fetch_offset, size)
         )
-    )
+        if turns.fills(LOOK_UP_AS_BATCHES):
+            await turns.give()
+    answer = await services.sequencer.find_batches(FindRequest(wanted, max_bytes))
     for partition, found in zip(partitions, answer.partitions, strict=True):
         work = LOOK_UP_AS_BATCHES + _take_found(services, partition, found, answer.commit_number)
         if found.error is not PartitionError.UNKNOWN_TOPIC_OR_PARTITION:
