@@ -123,6 +123,48 @@ def kill_the_database(trial: Trial) -> None:
     trial.observe(4)
 
 
+def freeze_the_database(trial: Trial) -> None:
+    frozen_at = time.monotonic()
+    trial.stand.freeze_database()
+    trial.observe(10)
+    trial.stand.thaw_database()
+    trial.is_back(time.monotonic() - frozen_at)
+    trial.observe(4)
+
+
+def cut_the_database(trial: Trial) -> None:
+    until = time.monotonic() + 8
+    while time.monotonic() < until:
+        trial.stand.cut_database_connections()
+        trial.observe(0.2)
+    trial.is_back(8.0)
+    trial.observe(2)
+
+
+def make_the_database_read_only(trial: Trial) -> None:
+    trial.stand.set_database("default_transaction_read_only", "on")
+    trial.stand.cut_database_connections()
+    trial.observe(8)
+    trial.stand.set_database("default_transaction_read_only", "off")
+    trial.is_back(8.0)
+    trial.observe(2)
+
+
+def take_all_connections(trial: Trial) -> None:
+    with trial.stand.all_connections_taken():
+        trial.observe(8)
+    trial.is_back(8.0)
+    trial.observe(2)
+
+
+def lock_the_tables(trial: Trial) -> None:
+    locked_at = time.monotonic()
+    with trial.stand.tables_locked():
+        trial.observe(8)
+    trial.is_back(time.monotonic() - locked_at)
+    trial.observe(2)
+
+
 def store_busy(trial: Trial) -> None:
     proxy = _proxy(trial)
     proxy.be("503")
@@ -218,6 +260,36 @@ SCENARIOS: tuple[Scenario, ...] = (
         5.0,
     ),
     Scenario("database-kill", "kill -9 of PostgreSQL, started again after 10 s", kill_the_database, 2.0),
+    Scenario(
+        "database-freeze",
+        "SIGSTOP of PostgreSQL with all its processes for 10 s; SIGCONT",
+        freeze_the_database,
+        2.0,
+    ),
+    Scenario(
+        "database-cut",
+        "all connections to PostgreSQL are ended five times a second, for 8 s",
+        cut_the_database,
+        2.0,
+    ),
+    Scenario(
+        "database-read-only",
+        "PostgreSQL refuses writes for 8 s, as a standby that connections reach too early does",
+        make_the_database_read_only,
+        2.0,
+    ),
+    Scenario(
+        "database-full",
+        "all connections are ended, and others take all places of PostgreSQL for 8 s",
+        take_all_connections,
+        2.0,
+    ),
+    Scenario(
+        "database-locked",
+        "an administrator locks all tables of PostgreSQL for 8 s, as VACUUM FULL does",
+        lock_the_tables,
+        2.0,
+    ),
     Scenario(
         "store-503",
         "the store answers 503 for 6 s, then to half of the requests for 5 s",

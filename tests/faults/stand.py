@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
 import pwd
@@ -17,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import asyncpg
+
 from tailrace.object_store.s3_location import S3Credentials
 from tests.faults.shifted_process import write_shift
 from tests.faults.store_proxy import StoreProxy, store_proxy
@@ -30,6 +33,7 @@ WATCHDOG_SECONDS = 3.0
 StoreKind = Literal["folder", "s3", "small-disk"]
 
 
+_END = "pg_terminate_backend(pid)"
 _NO_S3 = S3Server("", S3Credentials("unused", "unused"), 0)
 
 
@@ -134,6 +138,82 @@ class Stand(Cluster):
                     said = postgres.log.read_text(errors="replace")[-2000:]
                     raise StandFailed(f"PostgreSQL did not come back: {said}") from error
                 time.sleep(0.05)
+
+    def freeze_database(self) -> None:
+        """Stop the postmaster and all its children, as the pause of its virtual machine would."""
+        for pid in (self.postgres_pid, *_children(self.postgres_pid)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+
+    def thaw_database(self) -> None:
+        for pid in (*_children(self.postgres_pid), self.postgres_pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    def cut_database_connections(self) -> None:
+        """End every connection to the cluster's database, as `pg_terminate_backend` or a fail-over of a proxy does."""
+        self.postgres.execute(f"SELECT {_END} FROM pg_stat_activity WHERE {self._theirs}")
+
+    def set_database(self, setting: str, value: str) -> None:
+        """Change a setting of the running PostgreSQL."""
+        self.postgres.execute(f"ALTER SYSTEM SET {setting} = {value}")
+        self.postgres.execute("SELECT pg_reload_conf()")
+
+    @contextmanager
+    def all_connections_taken(self) -> Iterator[None]:
+        """Take every connection that PostgreSQL accepts, including the cluster's."""
+
+        async def take() -> list[asyncpg.Connection]:
+            taken: list[asyncpg.Connection] = [await self._connect()]
+            while True:
+                try:
+                    taken.append(await self._connect())
+                except asyncpg.TooManyConnectionsError:
+                    if not await taken[0].fetchval(
+                        f"SELECT count({_END}) FROM pg_stat_activity WHERE {self._theirs}"
+                    ):
+                        return taken
+
+        async def give_back(taken: list[asyncpg.Connection]) -> None:
+            for connection in taken:
+                connection.terminate()
+
+        with asyncio.Runner() as runner:
+            taken = runner.run(take())
+            yield
+            runner.run(give_back(taken))
+
+    @contextmanager
+    def tables_locked(self) -> Iterator[None]:
+        """Lock every table, as a migration by hand does, without waiting for each in turn."""
+
+        async def lock() -> asyncpg.Connection:
+            connection = await self._connect()
+            tables = await connection.fetch(
+                "SELECT quote_ident(tablename) AS name FROM pg_tables WHERE schemaname = 'public'"
+            )
+            await connection.execute("BEGIN")
+            await connection.execute(f"LOCK TABLE {', '.join(table['name'] for table in tables)}")
+            return connection
+
+        with asyncio.Runner() as runner:
+            connection = runner.run(lock())
+            yield
+            runner.run(connection.close())
+
+    async def _connect(self) -> asyncpg.Connection:
+        return await asyncpg.connect(
+            host="127.0.0.1", port=self.postgres.port, user="postgres", database=self.database_name
+        )
+
+    @property
+    def _theirs(self) -> str:
+        """Which rows of `pg_stat_activity` are the cluster's."""
+        return f"datname = '{self.database_name}' AND application_name LIKE 'tailrace%'"
+
+    @property
+    def database_name(self) -> str:
+        return self.database.rpartition("/")[2]
 
     def end_database(self) -> None:
         """End the servers that were started here. The first belongs to whoever started it."""
