@@ -6,6 +6,8 @@ import errno
 import io
 import os
 import re
+import select
+import signal
 import sys
 from typing import Annotated
 
@@ -35,6 +37,8 @@ from tailrace_cli.commands import (
     user,
 )
 from tailrace_cli.errors import CommandFailed, WrongUsage
+
+CLOSED_PIPE = 128 + signal.SIGPIPE
 
 app = group_of_commands(
     "A Kafka-protocol broker without disks: objects on S3, offsets in SQL, older data in Parquet.",
@@ -73,12 +77,18 @@ app.add_typer(acl.app, name="acl")
 
 
 def main() -> None:
-    """Run the command line and exit: with 0, with 1 if the command failed, with 2 for wrong usage."""
+    """Run the command line and exit: with 0, with 1 if the command failed, with 2 for wrong usage.
+
+    If nobody reads its output any more (`tailrace audit | head`), exit quietly with 141, like a program that SIGPIPE
+    has ended.
+    """
     _open_closed_streams()
+    output = os.dup(1)  # rich puts the null device in the place of a closed pipe
     command = next(iter(sys.argv[1:]), "")
     name_process(lambda: command)
     try:
         code = app(prog_name="tailrace", standalone_mode=False)
+        sys.stdout.flush()
     except typer.Abort:
         sys.exit(130)
     except typer.TyperException as error:  # wrong usage
@@ -94,8 +104,14 @@ def main() -> None:
     except CommandFailed as error:
         _print_error(str(error))
         sys.exit(2 if isinstance(error, WrongUsage) else 1)
-    except BrokenPipeError:
-        sys.stderr.close()
+    except (SystemExit, BrokenPipeError) as error:  # typer and rich exit with 1 at any broken pipe
+        cause = error if isinstance(error, BrokenPipeError) else error.__context__
+        if not isinstance(cause, BrokenPipeError):
+            raise
+        if _is_closed_pipe(output):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            sys.exit(CLOSED_PIPE)
+        _print_error(str(cause))
         sys.exit(1)
     except Exception as error:
         explained = _explain(error)
@@ -104,6 +120,13 @@ def main() -> None:
         _print_error(explained)
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _is_closed_pipe(output: int) -> bool:
+    """Whether the file is a pipe that nobody reads any more."""
+    poll = select.poll()
+    poll.register(output, 0)
+    return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
 def _open_closed_streams() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -65,6 +68,35 @@ def test_one_line_says_what_was_given_and_what_to_do(
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
     assert said in lines[0]
+
+
+@pytest.mark.parametrize("arguments", [["version"], ["object", "list"], ["--help"]], ids=" ".join)
+def test_a_command_whose_output_nobody_reads_ends_quietly_as_by_sigpipe(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "object").write_bytes(b"x")
+    if "list" in arguments:
+        arguments = [*arguments, "--store", str(tmp_path)]
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", "tailrace_cli", *arguments], stdout=writing, stderr=subprocess.PIPE
+        )
+    finally:
+        os.close(writing)
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+def test_a_connection_that_broke_is_an_error_although_stdout_is_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("tailrace_cli.commands.processes.version", broken)
+    assert call(monkeypatch, "--version") == 1
+    assert "Broken pipe" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("has_file", [False, True])
