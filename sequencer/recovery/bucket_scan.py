@@ -28,8 +28,7 @@ from sequencer.store.rows import (
     TopicRow,
     key_of,
 )
-from tailrace.batches import mixed_object
-from tailrace.batches.mixed_object import Footer, InvalidObject, read_footer
+from tailrace.batches.mixed_object import Footer, InvalidObject, audit_data, read_footer
 from tailrace.object_store.api import ObjectInfo, ObjectMissing, ObjectStore
 
 READS_AT_ONCE = 8
@@ -314,10 +313,10 @@ def _is_garbage(info: ObjectInfo, session: SessionRow | None, number: int | None
 
 async def _read_later(store: ObjectStore, info: ObjectInfo) -> LaterObject:
     data = await store.get(info.key)
-    problems = mixed_object.audit(data)
-    if problems:
+    footer = read_footer(data, len(data))
+    if problems := audit_data(data, footer):
         raise InvalidObject("; ".join(problems))
-    return LaterObject(info.key, len(data), crc32c(data), read_footer(data, len(data)))
+    return LaterObject(info.key, len(data), crc32c(data), footer)
 
 
 async def for_each(items: Sequence[A], act: Callable[[A], Awaitable[None]]) -> None:

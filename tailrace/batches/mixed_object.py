@@ -333,11 +333,16 @@ def _check_layout(footer: Footer, data_length: int) -> None:
 
 def audit(data: Buffer) -> list[str]:
     """Return one sentence per problem of a whole object; empty if every bit is correct."""
-    view = memoryview(data)
     try:
-        footer = read_footer(view, len(view))
+        footer = read_footer(data, len(data))
     except InvalidObject as error:
         return [str(error)]
+    return audit_data(data, footer)
+
+
+def audit_data(data: Buffer, footer: Footer) -> list[str]:
+    """Audit like `audit` an object whose footer has been read."""
+    view = memoryview(data)
     problems: list[str] = []
     magic, version, _ = _HEADER.unpack_from(view)
     if magic != MAGIC or version not in READABLE_VERSIONS:

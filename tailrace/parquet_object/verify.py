@@ -33,9 +33,17 @@ from tailrace.parquet_object.write import SourceBatch, SourceRun
 
 def audit(data: Buffer) -> list[str]:
     """Rebuild every row group's batches and verify their CRCs. Return the first problem found, if any."""
+    try:
+        index = read_index(data, len(data))
+    except InvalidParquetObject as error:
+        return [str(error)]
+    return audit_rows(data, index)
+
+
+def audit_rows(data: Buffer, index: ParquetIndex) -> list[str]:
+    """Audit like `audit` an object whose index has been read."""
     view = memoryview(data)
     try:
-        index = read_index(view, len(view))
         for group in index.row_groups:
             record_batches(index, group.number, view[group.start : group.start + group.length])
     except (InvalidParquetObject, InvalidBatch, InvalidRecords) as error:

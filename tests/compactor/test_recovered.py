@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 from compactor.cycle import CompactionSettings, InProcess, run_cycle
 from sequencer.api.commits import ObjectKind
@@ -72,6 +73,27 @@ class World:
         self.rows = MemoryRowStore(self.clock, cluster_id="new")
         await recover(self.store, self.rows, self.clock, holder="r", is_watched=False)
         await self.lead()
+
+
+async def test_the_audit_names_a_corrupt_parquet_object_by_its_crc_without_parsing_it() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        world = World()
+        await world.lead()
+        made = asyncio.ensure_future(world.log.topic("t"))
+        while not made.done():
+            await asyncio.sleep(0)
+            await world.checkpointer.export()
+        await world.log.produce(("t", 0, batch_of([b"a"])))
+        assert await world.compact() == 1
+        [run] = await world.log.runs("t")
+        data = bytearray(await world.store.get(run.key))
+        data[-100:-8] = bytes(92)  # of Parquet's footer, which has no checksum and can crash Arrow
+        await world.store.put(run.key, [bytes(data)])
+        report = await audit(world.rows, world.store, SystemClock(), world.entropy, AuditSettings(1.0))
+        [finding] = report.findings
+        assert (finding.kind, finding.subject) == ("corrupt_object", run.key)
+        assert re.fullmatch(r"CRC 0x[0-9a-f]{8}, its row says 0x[0-9a-f]{8}", finding.detail)
+        await world.log.sequencer.close()
 
 
 async def test_a_recovered_log_is_read_over_its_hole_and_compacted_with_it() -> None:
