@@ -24,6 +24,8 @@ class LruCache(Generic[K, V]):
         return self._held[key][0]
 
     def keep(self, key: K, value: V, size: int) -> None:
+        """Keep the value, in place of an earlier one of the key."""
+        self._bytes -= self._held.pop(key, (None, 0))[1]
         self._held[key] = value, size
         self._bytes += size
         while self._bytes > self._most_bytes and len(self._held) > 1:

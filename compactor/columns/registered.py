@@ -75,6 +75,12 @@ class RegisteredSchema(msgspec.Struct, frozen=True, array_like=True):
         """The key that values with this schema have."""
         return (self.schema_id, *self.path)
 
+    @property
+    def held_bytes(self) -> int:
+        """The characters and bytes that it holds."""
+        texts = (self.text, self.compiled, self.refusal, *(part for pair in self.references for part in pair))
+        return sum(map(len, texts))
+
 
 @dataclass(frozen=True, slots=True)
 class PreparedSchema:

@@ -1,7 +1,7 @@
 """A schema registry over HTTP, with the API of Confluent's registry, Karapace and Apicurio.
 
-Responses are limited in bytes and time. The schema of an id never changes, so a process requests it once. It requests a
-schema again that the registry did not know.
+Responses are limited in bytes and time. The schema of an id never changes, so a process remembers the schemas that it
+used last. It requests a schema again that the registry did not know.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ import aiohttp
 import msgspec
 
 from compactor.columns.registered import RegisteredSchema, RegistryUnavailable
+from compactor.lru_cache import LruCache
 
 ANSWER_SECONDS = 10.0
 MAX_ANSWER_BYTES = 2 << 20
 MAX_REFERENCES = 100
-MAX_KNOWN = 10_000
-"""The most schemas that a process remembers."""
+MAX_SCHEMA_BYTES = 4 << 20
+"""The most characters of what a schema refers to."""
+MAX_KNOWN_BYTES = 64 << 20
+"""The most characters of the schemas that a process remembers."""
 
 
 UNKNOWN = range(40401, 40500)
@@ -49,7 +52,7 @@ class HttpRegistry:
         self._url = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
         self._auth = aiohttp.BasicAuth(parts.username, parts.password or "") if parts.username else None
         self._session: aiohttp.ClientSession | None = None
-        self._schemas: dict[int, RegisteredSchema] = {}
+        self._schemas = LruCache[int, RegisteredSchema](MAX_KNOWN_BYTES)
 
     async def close(self) -> None:
         """Release the connections."""
@@ -75,8 +78,7 @@ class HttpRegistry:
             text=answer.schema,
             references=list(references.items()),
         )
-        if len(self._schemas) < MAX_KNOWN:
-            self._schemas[schema_id] = schema
+        self._schemas.keep(schema_id, schema, schema.held_bytes)
         return schema
 
     async def _add_references(
@@ -94,6 +96,8 @@ class HttpRegistry:
                 raise _BadReference(f"its reference {reference.name!r} is not in the registry")
             await self._add_references(needed, references, (*above, reference.name))
             references[reference.name] = needed.schema
+            if sum(map(len, references.values())) > MAX_SCHEMA_BYTES:
+                raise _BadReference(f"its references have more than {MAX_SCHEMA_BYTES} characters")
 
     async def _ask(self, path: str) -> _Answer | None:
         """Request a path and return the response; None if the registry does not have it."""

@@ -72,6 +72,7 @@ class TableSchedule:
         self._behind.clear()
         self._tables = {table.topic_id: table for table in await wanted_tables(self._sequencer)}
         self._settled = {key: settled for key, settled in self._settled.items() if key in self._tables}
+        self._not_before = {key: until for key, until in self._not_before.items() if key in self._tables}
         for known_table in list(self._tables.values()):
             if not await self._is_settled(known_table):
                 await self._sync(known_table)

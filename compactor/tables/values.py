@@ -38,6 +38,7 @@ from compactor.columns.registered import (
     SchemaKey,
     SchemaRefused,
 )
+from compactor.lru_cache import LruCache
 from compactor.tables.live import LiveFile, RowRange
 from compactor.tables.table import StoredFile, TopicTable
 from tailrace.configs.columns import Columns, ColumnsConflict, merged, parse_columns
@@ -48,6 +49,8 @@ DERIVED_AT_ONCE = 512
 """How many objects are derived before the table is updated, if the update would only add files."""
 MAX_GROWTHS = 20
 """The most changes of a table's columns in one comparison."""
+KEPT_SCHEMA_BYTES = 64 << 20
+"""The most bytes of schemas to keep. Those of other tables are requested again when they are needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,7 @@ class ValueFiles:
         self.deriver = deriver
         self._run = run
         self._registry = registry
-        self._schemas: dict[str, dict[SchemaKey, RegisteredSchema]] = {}
+        self._schemas = LruCache[str, dict[SchemaKey, RegisteredSchema]](KEPT_SCHEMA_BYTES)
 
     async def names(
         self, encoding: ValueFormat, table: TopicTable, files: Sequence[LiveFile], prefix: str
@@ -115,9 +118,8 @@ class ValueFiles:
         # If the update would only add files, adding some of them is progress.
         most = DERIVED_AT_ONCE if len(held) == len(paths) and held.keys() <= live else None
         await self._grow(table, parse_columns(encoding.columns) if encoding.columns else ())
-        cached = self._schemas.get(prefix, {})
+        cached = self._schemas.get(prefix) or {}
         schemas = {key: schema for key, schema in cached.items() if not schema.refusal}
-        self._schemas[prefix] = schemas
         for _ in range(MAX_GROWTHS):
             order = await self._order(encoding, table, prefix, schemas)
             left = due(files, held, order.fingerprint)
@@ -188,6 +190,7 @@ class ValueFiles:
             except (SchemaRefused, ColumnsConflict) as error:
                 schema = msgspec.structs.replace(schema, refusal=f"schema {key[0]}: {error}")
             schemas[key] = schema
+        self._schemas.keep(order.prefix, schemas, sum(schema.held_bytes for schema in schemas.values()))
         await self._grow(table, columns)
 
     async def _grow(self, table: TopicTable, columns: Columns) -> None:

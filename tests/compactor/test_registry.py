@@ -75,6 +75,41 @@ async def test_a_registry_that_is_not_there_is_named_without_its_password() -> N
         await registry.close()
 
 
+async def test_a_process_remembers_a_bounded_number_of_bytes_of_schemas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("compactor.columns.registry.MAX_KNOWN_BYTES", 10)
+    answers = {f"/schemas/ids/{number}": {"schema": "123456"} for number in (7, 8)}
+    stand_in = HttpStandIn(answers)
+    async with served(stand_in) as address:
+        registry = HttpRegistry(f"http://{address}")
+        try:
+            for schema_id in (7, 7, 8, 8, 7):
+                assert (await registry.schema(schema_id)).text == "123456"
+            assert stand_in.asked == ["/schemas/ids/7", "/schemas/ids/8", "/schemas/ids/7"]
+        finally:
+            await registry.close()
+
+
+async def test_a_schema_whose_references_are_too_large_together_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("compactor.columns.registry.MAX_SCHEMA_BYTES", 10)
+    stand_in = HttpStandIn(
+        {
+            "/schemas/ids/7": {"schema": "A", "references": [reference("b"), reference("c")]},
+            "/subjects/s/b/versions/1": {"schema": "123456"},
+            "/subjects/s/c/versions/1": {"schema": "123456"},
+        }
+    )
+    async with served(stand_in) as address:
+        registry = HttpRegistry(f"http://{address}")
+        try:
+            assert "more than 10 characters" in (await registry.schema(7)).refusal
+        finally:
+            await registry.close()
+
+
 async def test_references_in_a_circle_are_refused() -> None:
     stand_in = HttpStandIn(
         {

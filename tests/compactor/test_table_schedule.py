@@ -479,6 +479,22 @@ async def test_a_round_does_not_wait_for_a_silent_catalog_once_for_each_table() 
     await sequencer.close()
 
 
+async def test_a_schedule_forgets_tables_that_are_gone() -> None:
+    clock = ManualClock()
+    sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
+    await sequencer.start()
+    syncing = SilentSync()
+    syncing.is_silent = False
+    following = TableSchedule(sequencer, syncing, clock)
+    for number in range(3):
+        topic = await sequencer.create_topic(CreateTopic(f"t{number}", 1, {"tailrace.table": "iceberg"}))
+        await following.begin_round()
+        await sequencer.delete_topic(DeleteTopic(topic.topic_id))
+    await following.begin_round()
+    assert (syncing.asked, following._not_before) == (3, {})
+    await sequencer.close()
+
+
 async def test_a_table_of_an_unchanged_log_costs_no_call_of_the_catalog() -> None:
     world = await made("raw")
     opened = 0

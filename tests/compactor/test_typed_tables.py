@@ -237,6 +237,24 @@ async def test_avro_values_become_columns_that_grow_with_their_schemas(tmp_path:
         assert typed.rows("offset", table="a__quarantine") == [(2,), (4,), (5,)]
 
 
+async def test_schemas_of_many_tables_are_not_all_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compactor.tables.values.KEPT_SCHEMA_BYTES", 1)
+    async with opened(tmp_path, 1) as world:
+        schema = record(("id", "int"))
+        world.registry.add(1, schema)
+        await world.log.topic("b", 1)
+        for name in "aaba":
+            await world.log.produce((name, 0, batch_of([avro(1, schema, {"id": 1})])))
+            await compacted_here(world.log)
+            topic_id = world.log.topics[name].topic_id
+            await world.syncing.sync(DesiredTable(topic_id, name, LIFE_MS, values=ValueFormat("avro")))
+        assert len(world.registry.asked) == 3
+        typed = Typed(world)
+        assert [typed.rows("id", table=name) for name in "ab"] == [[(1,)] * 3, [(1,)]]
+
+
 async def test_protobuf_values_become_columns(tmp_path: Path) -> None:
     async with opened(tmp_path, 1) as world:
         typed = Typed(world, ValueFormat("protobuf"))
