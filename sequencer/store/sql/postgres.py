@@ -97,15 +97,17 @@ _FENCE = """
     from cluster where id = 1 for key share
 """
 """Renewing the lease does not wait for this lock; taking the lease does (`for update`)."""
-# It goes from run to run, so that it reads no runs beyond `max_bytes`; their number is not known beforehand. Objects
-# are looked up one by one: for a plain join with many runs, the planner reads the whole table of objects.
+# The keys of the runs come first, from an index that has their lengths: a part of a log at a time, as many runs as
+# `max_bytes` may take if they are as long as those before, and at least as many as there were. Then each part is read.
+# Objects are looked up one by one: for a plain join with many runs, the planner reads the whole table of objects.
 _RUNS_FROM = """
-    with recursive found as (
-        select q.ordinal, q.max_bytes, first.run, (first.run).length as bytes, 1 as runs
+    with recursive parts as (
+        select q.ordinal, q.topic_id, q.partition, q.max_bytes, first.base_offset, first.base_offset as last_base,
+            first.length::float8 as bytes, 1::bigint as runs
         from unnest($1::uuid[], $2::int[], $3::bigint[], $4::bigint[])
             with ordinality as q (topic_id, partition, from_offset, max_bytes, ordinal)
         cross join lateral (
-            select s as run from runs s
+            select s.base_offset, s.length from runs s
             where s.topic_id = q.topic_id and s.partition = q.partition and s.end_offset > q.from_offset
               and s.base_offset >= coalesce(
                 (select p.base_offset from runs p
@@ -115,21 +117,36 @@ _RUNS_FROM = """
             order by s.base_offset limit 1
         ) first
         union all
-        select f.ordinal, f.max_bytes, next.run, f.bytes + (next.run).length, f.runs + 1
-        from found f
+        select p.ordinal, p.topic_id, p.partition, p.max_bytes, p.last_base + 1, next.last_base,
+            p.bytes + next.bytes, p.runs + next.runs
+        from parts p
         cross join lateral (
-            select s as run from runs s
-            where s.topic_id = (f.run).topic_id and s.partition = (f.run).partition
-              and s.base_offset >= (f.run).end_offset
-            order by s.base_offset limit 1
+            select max(base_offset) as last_base, sum(length::float8) as bytes, count(*) as runs
+            from (
+                select base_offset, length,
+                    sum(length::float8) over (order by base_offset rows unbounded preceding) - length as bytes_before
+                from (
+                    select s.base_offset, s.length from runs s
+                    where s.topic_id = p.topic_id and s.partition = p.partition and s.base_offset > p.last_base
+                    order by s.base_offset
+                    limit least($5 - p.runs,
+                        greatest(p.runs, (p.max_bytes - p.bytes) * p.runs / greatest(p.bytes, 1) + 1))
+                ) following
+            ) summed
+            where bytes_before < p.max_bytes - p.bytes
         ) next
-        where f.bytes < f.max_bytes and f.runs < $5
+        where p.bytes < p.max_bytes and p.runs < $5 and next.runs > 0
     )
-    select f.ordinal, {columns}
-    from found f
-    cross join lateral (select (f.run).*) r
+    select {columns}, p.ordinal
+    from parts p
+    cross join lateral (
+        select * from runs s
+        where s.topic_id = p.topic_id and s.partition = p.partition
+          and s.base_offset between p.base_offset and p.last_base
+        offset 0
+    ) r
     left join lateral (select * from objects where object_id = r.object_id limit 1) o on true
-    order by f.ordinal, f.runs
+    order by p.ordinal, r.base_offset
 """
 
 
@@ -238,8 +255,8 @@ class PostgresDatabase:
         statement = _RUNS_FROM.format(columns=RUN_COLUMNS if with_batches else RUN_COLUMNS_WITHOUT_BATCHES)
         columns = [list(column) for column in zip(*queries, strict=True)]
         runs: list[list[Values]] = [[] for _ in queries]
-        for ordinal, *run in await self.fetch(statement, *columns, max_runs):
-            runs[ordinal - 1].append(run)
+        for run in await self.fetch(statement, *columns, max_runs):
+            runs[run[-1] - 1].append(run)
         return runs
 
     async def write(self, changes: Changes, committer_epoch: int) -> None:

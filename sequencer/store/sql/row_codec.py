@@ -123,30 +123,35 @@ def text_to_database(dialect: Dialect) -> Convert:
 
 
 RUN_COLUMNS = (
-    "r.topic_id, r.partition, r.base_offset, r.end_offset, r.object_id, r.kind, o.key, o.size, "
+    "r.base_offset, r.end_offset, r.object_id, r.kind, o.key, o.size, "
     "o.index_start, r.start, r.length, r.max_timestamp, r.running_max_timestamp, r.commit_number, "
     "r.created_ms, r.batches, r.markers, o.index_crc"
 )
 """The columns that `decode_run` takes, of runs `r` joined with objects `o`."""
 RUN_COLUMNS_WITHOUT_BATCHES = RUN_COLUMNS.replace("r.batches, r.markers", "null, null")
 """The same without the columns that may be long."""
+_KINDS = {kind.value: kind for kind in ObjectKind}
 
 
-def decode_run(values: Sequence[Any], dialect: Dialect, *, may_lack_object: bool = False) -> Run:
-    """Decode a run from RUN_COLUMNS. Raises ObjectRowMissing, except for a run of markers, which has no object, and if
-    `may_lack_object`."""
-    topic_id, partition, base_offset, end_offset, object_id, kind, key, *rest = values
-    kind = ObjectKind(kind)
-    if kind is ObjectKind.MARKERS or (key is None and may_lack_object):
-        key, rest[0], rest[1] = "", 0, 0
-    elif key is None:
-        raise ObjectRowMissing(
-            f"the run at {base_offset} of {topic_id}-{partition} names object {object_id}, which has no row"
-        )
-    *numbers, batches, markers, index_crc = rest
-    size, index_start, start, length, max_timestamp, running_max, commit_number, created_ms = numbers
+def decode_run(
+    place: tuple[UUID, int], values: Sequence[Any], dialect: Dialect, *, may_lack_object: bool = False
+) -> Run:
+    """Decode a run of a partition from RUN_COLUMNS, which others may follow. Raises ObjectRowMissing, except for a run
+    of markers, which has no object, and if `may_lack_object`."""
+    topic_id, partition = place
+    (
+        base_offset, end_offset, object_id, number, key, size, index_start, start, length, max_timestamp, running_max,
+        commit_number, created_ms, batches, markers, index_crc, *_,
+    ) = values  # fmt: skip
+    kind = _KINDS[number]
+    if key is None:
+        if kind is not ObjectKind.MARKERS and not may_lack_object:
+            raise ObjectRowMissing(
+                f"the run at {base_offset} of {topic_id}-{partition} names object {object_id}, which has no row"
+            )
+        key, size, index_start = "", 0, 0
     return Run(
-        quick_id_of(topic_id) if dialect == "sqlite" else topic_id,
+        topic_id,
         partition,
         base_offset,
         end_offset,
@@ -162,7 +167,7 @@ def decode_run(values: Sequence[Any], dialect: Dialect, *, may_lack_object: bool
         commit_number,
         created_ms,
         decode_table(batches or EMPTY_TABLE),
-        decode_markers(markers),
+        decode_markers(markers) if markers else [],
         index_crc or 0,
     )
 

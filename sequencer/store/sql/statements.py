@@ -65,7 +65,7 @@ RELEASE_COMMITTER_LEASE = """
 # --- runs ---------------------------------------------------------------------------------------------------
 
 _WITH_OBJECTS = "from runs r left join objects o on o.object_id = r.object_id"
-_RUNS = f"select {RUN_COLUMNS} {_WITH_OBJECTS}"
+_RUNS = f"select {RUN_COLUMNS}, r.topic_id, r.partition {_WITH_OBJECTS}"
 _OF_PARTITION = "topic_id = $1 and partition = $2"
 
 RUNS_OF_OBJECT = f"{_RUNS} where r.object_id = $1 order by r.topic_id, r.partition, r.base_offset"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from copy import copy
+from itertools import repeat
 from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
@@ -14,6 +15,7 @@ from sqlalchemy import URL
 
 from sequencer.api.errors import LeaseLost, SequencerUnavailable
 from sequencer.api.reads import Run
+from sequencer.store.quick_ids import quick_id, quick_id_of
 from sequencer.store.row_store import (
     LONGEST_LEASE_MS,
     DatabaseIdentity,
@@ -277,7 +279,12 @@ class SqlRowStore:
             return []
         turns = Turns(DECODED_IN_A_TURN)
         fetched = await self._database.fetch_runs(queries, max_runs, with_batches=with_batches)
-        return [await self._runs(rows, turns, with_batches=with_batches) for rows in fetched]
+        return [
+            await self._runs(
+                zip(repeat((quick_id(topic_id), partition)), rows), turns, with_batches=with_batches
+            )
+            for (topic_id, partition, _, _), rows in zip(queries, fetched, strict=True)
+        ]
 
     async def first_run_reaching(
         self, topic_id: UUID, partition: int, timestamp: int, from_offset: int, max_scanned: int
@@ -298,7 +305,7 @@ class SqlRowStore:
                 statements.SCAN_BY_OWN_MAX, *where, base_offset, timestamp, most
             )
             if rows:
-                return ScannedRuns(decode_run(rows[0], self._dialect), scanned + most)
+                return ScannedRuns(decode_run((topic_id, partition), rows[0], self._dialect), scanned + most)
             # This happens only if the run that raised the running maximum was deleted.
             ((last, count),) = await self._database.fetch(statements.SCAN_END, *where, base_offset, most)
             scanned += count
@@ -315,18 +322,23 @@ class SqlRowStore:
         where = (self._uuid(topic_id), partition)
         rows = await self._database.fetch(statements.RUN_OF_RUNNING_MAX, *where, from_offset, end_offset)
         if rows:
-            return ScannedRuns(decode_run(rows[0], self._dialect), 1)
+            return ScannedRuns(decode_run((topic_id, partition), rows[0], self._dialect), 1)
         first = await self._database.fetch(statements.FIRST_RUN, *where, from_offset)
         if not first:
             return ScannedRuns(None)
         page = (*where, first[0][0], max_scanned, end_offset)
         rows = await self._database.fetch(statements.RUN_OF_OWN_MAX, *page)
         ((last, count),) = await self._database.fetch(statements.SCAN_END_BELOW, *page)
-        run = decode_run(rows[0], self._dialect) if rows else None
+        run = decode_run((topic_id, partition), rows[0], self._dialect) if rows else None
         return ScannedRuns(run, count, last + 1 if count == max_scanned else None)
 
     async def runs_of_object(self, object_id: UUID) -> list[Run]:
-        return await self._runs(await self._database.fetch(statements.RUNS_OF_OBJECT, self._uuid(object_id)))
+        rows = await self._database.fetch(statements.RUNS_OF_OBJECT, self._uuid(object_id))
+        of_sqlite = self._dialect == "sqlite"
+        places = [
+            (quick_id_of(topic_id) if of_sqlite else topic_id, partition) for *_, topic_id, partition in rows
+        ]
+        return await self._runs(zip(places, rows, strict=True), Turns(DECODED_IN_A_TURN))
 
     async def run_rows_after(self, key: tuple[UUID, int, int] | None, limit: int) -> list[RunRow]:
         topic_id, partition, base_offset = key or (UUID(int=0), -1, -1)
@@ -394,14 +406,15 @@ class SqlRowStore:
         await self._database.stop()
 
     async def _runs(
-        self, rows: Sequence[Values], turns: Turns | None = None, *, with_batches: bool = True
+        self, rows: Iterable[tuple[tuple[UUID, int], Values]], turns: Turns, *, with_batches: bool = True
     ) -> list[Run]:
-        turns = turns or Turns(DECODED_IN_A_TURN)
+        """Decode runs, each with its topic id and partition."""
         runs: list[Run] = []
-        for values in rows:
-            run = decode_run(values, self._dialect, may_lack_object=not with_batches)
+        for place, values in rows:
+            run = decode_run(place, values, self._dialect, may_lack_object=not with_batches)
             runs.append(run)
-            await turns.did(1 + len(run.batches) // BATCHES_AS_A_RUN)
+            if turns.fills(1 + len(run.batches) // BATCHES_AS_A_RUN):
+                await turns.give()
         return runs
 
     async def _object_rows(self, rows: Sequence[Values]) -> list[ObjectRow]:

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -30,6 +31,7 @@ from sequencer.store.rows import (
     key_of,
 )
 from sequencer.store.sql.store import SqlRowStore, UnknownDatabase
+from tailrace.limits import INT64_MAX
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.row_samples import BIGGEST, TOPIC, changes, object_row, one_of_each_kind, run_row
 from tests.support.servers import PostgresServer
@@ -326,6 +328,24 @@ async def test_runs_are_read_from_an_offset_until_enough_bytes(place: Place) -> 
         many = await store.runs_from_many([(TOPIC, 0, 95, 1), (TOPIC, 1, 0, 1), (TOPIC, 0, 15, 200)])
         assert [[run.base_offset for run in runs] for runs in many] == [[90], [], [10, 20]]
         assert await store.runs_from_many([]) == []
+
+
+async def test_runs_of_uneven_lengths_are_read_until_enough_bytes(place: Place) -> None:
+    lengths = [1_000, 1, 1, 30, 1, 1, 500, 1, 70_000, 1, 1, 1, 0, 0, 9] * 6
+    async with opened_store(place) as (store, epoch):
+        stored = object_row(1)
+        rows = [run_row(base, base + 1, stored, length=length) for base, length in enumerate(lengths)]
+        await store.write(changes(stored, *rows), epoch)
+        for first in (0, 1, 12, 80):
+            for max_bytes in (0, 1, 2, 3, 1_002, 71_000, 200_000, INT64_MAX):
+                for max_runs in (1, 2, 7, 1_000):
+                    read = await store.runs_from(TOPIC, 0, first, max_bytes, max_runs)
+                    before = accumulate(lengths[first:], initial=0)
+                    count = sum(
+                        number == 0 or sum_before < max_bytes for number, sum_before in enumerate(before)
+                    )
+                    most = min(count, len(lengths) - first, max_runs)
+                    assert [run.base_offset for run in read] == list(range(first, first + most))
 
 
 async def test_a_time_is_found_behind_a_run_from_the_future_that_is_gone(
