@@ -28,15 +28,7 @@ from sequencer.api.errors import (
 )
 from sequencer.api.reads import FeedRequest, WatchRequest
 from sequencer.api.values import Empty, Value
-from sequencer.methods import (
-    FOLLOWED,
-    FORWARD,
-    NUMBER_BYTES,
-    READ,
-    Method,
-    NotCommitter,
-    SequencerMethods,
-)
+from sequencer.methods import FOLLOWED, FORWARD, NUMBER_BYTES, READ, Method, NotCommitter, SequencerMethods
 from sequencer.observer import SequencerObserver
 from tailrace.clock import Clock, Entropy
 from tailrace.rpc import (

@@ -40,15 +40,7 @@ from tailrace.background_tasks import cancel_and_wait, log_and_continue
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy, wait_for
 from tailrace.object_store.api import ObjectStore, StoreError
-from tailrace.rpc import (
-    ClusterIdentity,
-    HelloRefused,
-    KnownCluster,
-    Link,
-    RpcSecurity,
-    RpcServer,
-    TcpLink,
-)
+from tailrace.rpc import ClusterIdentity, HelloRefused, KnownCluster, Link, RpcSecurity, RpcServer, TcpLink
 
 _log = structlog.get_logger(__name__)
 _OVER = "the committer's lease has ended; retry with the same ids"

@@ -36,9 +36,7 @@ from tailrace.kafka.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
-from tailrace.kafka.messages.incremental_alter_configs import (
-    AlterConfigsResource as IncrementalResource,
-)
+from tailrace.kafka.messages.incremental_alter_configs import AlterConfigsResource as IncrementalResource
 from tailrace.kafka.messages.incremental_alter_configs import (
     AlterConfigsResourceResponse as IncrementalResourceResponse,
 )

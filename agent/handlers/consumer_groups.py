@@ -7,13 +7,7 @@ from uuid import UUID
 
 from agent.catalog import KnownTopic
 from agent.groups.assignors import ASSIGNORS, Assignment, united
-from agent.groups.consumer_group import (
-    JOINS,
-    LEAVES_FOR_NOW,
-    Consumer,
-    ConsumerGroup,
-    ConsumerHeartbeat,
-)
+from agent.groups.consumer_group import JOINS, LEAVES_FOR_NOW, Consumer, ConsumerGroup, ConsumerHeartbeat
 from agent.groups.coordinator import GroupRefusal
 from agent.groups.group_bytes import AnyGroup
 from agent.groups.topic_pattern import InvalidPattern, TopicPattern

@@ -26,12 +26,7 @@ from uuid import UUID
 
 import structlog
 
-from agent.produce.active_buffer import (
-    ActiveBuffer,
-    BatchResult,
-    BufferedBatch,
-    FlushFailure,
-)
+from agent.produce.active_buffer import ActiveBuffer, BatchResult, BufferedBatch, FlushFailure
 from agent.produce.gaps import TOO_LATE, Gap, gaps_to_retry, give_up, give_up_late, may_close, settle_closed
 from agent.produce.receipts import Receipts
 from agent.produce.sealing import Budgets, LaneLoad, SealNow, SealReason, Share, Wait, can_seal, next_seal

@@ -8,14 +8,7 @@ from typing import NamedTuple
 
 from sequencer.api.topics import ClientConfig, ConfigScope
 from tailrace.addresses import counted_address
-from tailrace.quotas import (
-    CONNECTION_CREATION_RATE,
-    DEFAULT,
-    InvalidQuota,
-    QuotaEntity,
-    entity_of,
-    limits_of,
-)
+from tailrace.quotas import CONNECTION_CREATION_RATE, DEFAULT, InvalidQuota, QuotaEntity, entity_of, limits_of
 from tailrace.tenants import Tenant
 
 

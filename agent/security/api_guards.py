@@ -32,9 +32,7 @@ from tailrace.kafka import ApiKey
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages import describe_transactions, find_coordinator, offset_fetch
-from tailrace.kafka.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnResult,
-)
+from tailrace.kafka.messages.add_partitions_to_txn import AddPartitionsToTxnResult
 from tailrace.kafka.messages.consumer_group_describe import DescribedConsumer, DescribedConsumerGroup
 from tailrace.kafka.messages.delete_topics import DeletableTopicResult, DeleteTopicState
 from tailrace.kafka.messages.describe_topic_partitions import (

@@ -26,13 +26,7 @@ from sequencer.api.errors import IncarnationChanged, SequencerError, SequencerUn
 from sequencer.api.values import Value
 from sequencer.engine.requests import QUERIES, QueryContext
 from sequencer.methods import AS_NEWEST, Method
-from sequencer.reading.journal import (
-    NOTHING_KNOWN,
-    JournalGap,
-    LastNumbers,
-    changes_of,
-    continuing,
-)
+from sequencer.reading.journal import NOTHING_KNOWN, JournalGap, LastNumbers, changes_of, continuing
 from sequencer.reading.recent_runs import RecentRuns
 from sequencer.reading.view import ReadView
 from sequencer.settings import SequencerSettings

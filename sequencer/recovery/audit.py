@@ -24,13 +24,7 @@ from sequencer.api.reads import Run
 from sequencer.checkpoint import format as checkpoint
 from sequencer.checkpoint.checkpointer import read_cluster_file
 from sequencer.checkpoint.format import InvalidCheckpoint
-from sequencer.recovery.bucket_scan import (
-    FOLDERS,
-    FoundCheckpoints,
-    for_each,
-    read_checkpoints,
-    session_of,
-)
+from sequencer.recovery.bucket_scan import FOLDERS, FoundCheckpoints, for_each, read_checkpoints, session_of
 from sequencer.recovery.invariants import (
     Finding,
     check_counts,

@@ -35,9 +35,7 @@ from sequencer.recovery.report import RecoveryReport
 from sequencer.settings import SequencerSettings
 from sequencer.store.row_store import DatabaseIdentity, RowStore
 from sequencer.store.rows import KEYS, Changes
-from sequencer.store.state import (
-    HotState,
-)
+from sequencer.store.state import HotState
 from tailrace.clock import Clock
 from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.keys import is_key

@@ -16,13 +16,7 @@ import numpy as np
 from fastcrc.crc32 import iscsi as crc32c
 
 from tailrace.batches.compression import compress
-from tailrace.batches.record_batch import (
-    CRC_START,
-    HEADER_BYTES,
-    BatchHeader,
-    Compression,
-    assemble_like,
-)
+from tailrace.batches.record_batch import CRC_START, HEADER_BYTES, BatchHeader, Compression, assemble_like
 from tailrace.buffers import Buffer
 from tailrace.parquet_object import kernels
 from tailrace.parquet_object.header import InvalidParquetObject

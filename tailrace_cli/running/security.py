@@ -14,13 +14,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
 from agent.security.listener_contexts import ClientSecurity
-from agent.security.listeners import (
-    EVERY_ADDRESS,
-    BadListener,
-    Listener,
-    parse_listeners,
-    read_listeners,
-)
+from agent.security.listeners import EVERY_ADDRESS, BadListener, Listener, parse_listeners, read_listeners
 from agent.security.tenant_placement import parse_tenants
 from tailrace.background_tasks import cancel_and_wait, log_and_continue
 from tailrace.clock import Clock

@@ -5,17 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import (
-    Api,
-    Bool,
-    Int16,
-    Int32,
-    Int64,
-    Message,
-    On,
-    TopicName,
-    TransactionalId,
-)
+from tailrace.kafka.schema import Api, Bool, Int16, Int32, Int64, Message, On, TopicName, TransactionalId
 
 
 class AddPartitionsToTxnTopic(Message):

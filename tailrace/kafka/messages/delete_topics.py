@@ -5,17 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import (
-    NIL_UUID,
-    Api,
-    ErrorMessage,
-    Int16,
-    Int32,
-    Message,
-    On,
-    TopicId,
-    TopicName,
-)
+from tailrace.kafka.schema import NIL_UUID, Api, ErrorMessage, Int16, Int32, Message, On, TopicId, TopicName
 
 
 class DeleteTopicState(Message):

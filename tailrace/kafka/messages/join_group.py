@@ -5,17 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import (
-    Api,
-    Bool,
-    GroupId,
-    Int16,
-    Int32,
-    Message,
-    On,
-    String,
-    SubscriptionBytes,
-)
+from tailrace.kafka.schema import Api, Bool, GroupId, Int16, Int32, Message, On, String, SubscriptionBytes
 
 
 class JoinGroupRequestProtocol(Message):
