@@ -294,7 +294,7 @@ async def run(bootstrap: str, pid: int, seconds: float) -> list[dict[str, Any]]:
             CreatableTopic(name=name, num_partitions=PARTITIONS, replication_factor=1)
             for name in ("load", "probe")
         ]
-        await client.ask(ApiKey.CREATE_TOPICS, CreateTopicsRequest(topics=topics, timeout_ms=10_000))
+        await client.ask(CreateTopicsRequest(topics=topics, timeout_ms=10_000))
 
     async def probed(length: float) -> Outcome:
         outcome = Outcome()

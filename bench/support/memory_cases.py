@@ -444,7 +444,7 @@ async def create_topics(bootstrap: str) -> None:
         topics = [
             CreatableTopic(name=name, num_partitions=16, replication_factor=1) for name in ("load", "probe")
         ]
-        await client.ask(ApiKey.CREATE_TOPICS, CreateTopicsRequest(topics=topics, timeout_ms=10_000))
+        await client.ask(CreateTopicsRequest(topics=topics, timeout_ms=10_000))
 
 
 async def create_large_topics(bootstrap: str, sizes: Sizes) -> None:
@@ -457,7 +457,7 @@ async def create_large_topics(bootstrap: str, sizes: Sizes) -> None:
                 )
                 for number in range(first, min(first + 100, sizes.partitions))
             ]
-            await client.ask(ApiKey.CREATE_TOPICS, CreateTopicsRequest(topics=topics, timeout_ms=60_000))
+            await client.ask(CreateTopicsRequest(topics=topics, timeout_ms=60_000))
 
 
 async def ask_metadata(

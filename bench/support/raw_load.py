@@ -209,7 +209,7 @@ async def with_new_ids(bootstrap: str, requests: list[list[RawRequest]]) -> list
     async with KafkaClient(bootstrap) as client:
         for (request,) in requests:
             asked = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-            while (grant := await client.ask(ApiKey.INIT_PRODUCER_ID, asked)).error_code:
+            while (grant := await client.ask(asked)).error_code:
                 await asyncio.sleep(0.1)  # Kafka loads its coordinator after its start
             frame = bytearray(request.frame)
             at = request.batch_at + PRODUCER_ID_AT

@@ -127,10 +127,9 @@ def add(
     ]
 
     async def run(client: KafkaClient) -> None:
-        from tailrace.kafka import ApiKey
         from tailrace_cli.connections.kafka_client import check
 
-        answer = await client.ask(ApiKey.CREATE_ACLS, CreateAclsRequest(creations))
+        answer = await client.ask(CreateAclsRequest(creations))
         for result in answer.results:
             _check_enabled(result.error_code)
             check(result.error_code, result.error_message, "the ACL")
@@ -175,10 +174,9 @@ def remove(
     ]
 
     async def run(client: KafkaClient) -> int:
-        from tailrace.kafka import ApiKey
         from tailrace_cli.connections.kafka_client import check
 
-        answer = await client.ask(ApiKey.DELETE_ACLS, DeleteAclsRequest(filters))
+        answer = await client.ask(DeleteAclsRequest(filters))
         for result in answer.filter_results:
             _check_enabled(result.error_code)
             check(result.error_code, result.error_message, "the ACLs")
@@ -188,7 +186,6 @@ def remove(
 
 
 async def _described(client: KafkaClient, acl_filter: AclFilter) -> list[dict[str, Any]]:
-    from tailrace.kafka import ApiKey
     from tailrace.kafka.messages.describe_acls import DescribeAclsRequest
     from tailrace.security.acls import Operation, PatternType, Permission, ResourceType
     from tailrace_cli.connections.kafka_client import check
@@ -202,7 +199,7 @@ async def _described(client: KafkaClient, acl_filter: AclFilter) -> list[dict[st
         operation=acl_filter.operation,
         permission_type=acl_filter.permission,
     )
-    answer = await client.ask(ApiKey.DESCRIBE_ACLS, request)
+    answer = await client.ask(request)
     _check_enabled(answer.error_code)
     check(answer.error_code, answer.error_message, "the ACLs")
     return [

@@ -18,14 +18,13 @@ def describe(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> None
     """
 
     async def run(client: KafkaClient) -> dict[str, Any]:
-        from tailrace.kafka import ApiKey
         from tailrace.kafka.messages.describe_cluster import DescribeClusterRequest
         from tailrace.kafka.messages.metadata import MetadataRequest
         from tailrace_cli.connections.kafka_client import check
 
-        answer = await client.ask(ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest())
+        answer = await client.ask(DescribeClusterRequest())
         check(answer.error_code, answer.error_message, "the cluster")
-        topics = (await client.ask(ApiKey.METADATA, MetadataRequest(topics=None))).topics
+        topics = (await client.ask(MetadataRequest(topics=None))).topics
         partitions = [partition for topic in topics for partition in topic.partitions]
         leads = [partition.leader_id for partition in partitions]
         return {

@@ -108,12 +108,11 @@ def check_known(known: Collection[str], names: Sequence[str]) -> None:
 
 async def describe_resource(client: KafkaClient, kind: int, name: str) -> list[dict[str, Any]]:
     """Return all configs of a topic or of the cluster, sorted by name. Raises KafkaRefused."""
-    from tailrace.kafka import ApiKey
     from tailrace.kafka.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
     from tailrace_cli.connections.kafka_client import check
 
     resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
-    answer = await client.ask(ApiKey.DESCRIBE_CONFIGS, DescribeConfigsRequest(resources=[resource]))
+    answer = await client.ask(DescribeConfigsRequest(resources=[resource]))
     (result,) = answer.results
     check(result.error_code, result.error_message, f"configs of {_KINDS[kind]} {name!r}")
     rows = [
@@ -132,7 +131,6 @@ async def alter_resource(
     client: KafkaClient, kind: int, name: str, configs: Mapping[str, str], unset: Sequence[str]
 ) -> None:
     """Set and unset configs of a topic or of the cluster. Raises KafkaRefused."""
-    from tailrace.kafka import ApiKey
     from tailrace.kafka.messages.incremental_alter_configs import (
         AlterableConfig,
         AlterConfigsResource,
@@ -146,7 +144,7 @@ async def alter_resource(
     changes += [AlterableConfig(name=key, config_operation=_DELETE, value=None) for key in unset]
     resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)
     request = IncrementalAlterConfigsRequest(resources=[resource])
-    (result,) = (await client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, request)).responses
+    (result,) = (await client.ask(request)).responses
     check(result.error_code, result.error_message, f"configs of {name or 'the cluster'} were not changed")
 
 

@@ -26,13 +26,12 @@ def list_groups(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> N
     """List all groups."""
 
     async def run(client: KafkaClient) -> list[dict[str, Any]]:
-        from tailrace.kafka import ApiKey
         from tailrace.kafka.messages.list_groups import ListGroupsRequest
         from tailrace_cli.connections.kafka_client import check
 
         rows: dict[str, dict[str, Any]] = {}
         async for broker in client.brokers():  # each coordinator lists its own, as in Kafka
-            answer = await broker.ask(ApiKey.LIST_GROUPS, ListGroupsRequest())
+            answer = await broker.ask(ListGroupsRequest())
             check(answer.error_code, None, "groups")
             for group in answer.groups:
                 rows[group.group_id] = {
@@ -159,12 +158,11 @@ def delete(group: Group, bootstrap: BootstrapFlag = None) -> None:
     """Delete a group and its offsets. It must have no members."""
 
     async def run(client: KafkaClient) -> None:
-        from tailrace.kafka import ApiKey
         from tailrace.kafka.messages.delete_groups import DeleteGroupsRequest
         from tailrace_cli.connections.kafka_client import check
 
         async with await client.coordinator_of(group) as coordinator:
-            answer = await coordinator.ask(ApiKey.DELETE_GROUPS, DeleteGroupsRequest(groups_names=[group]))
+            answer = await coordinator.ask(DeleteGroupsRequest(groups_names=[group]))
         check(answer.results[0].error_code, None, f"group {group!r} was not deleted")
 
     ask_broker(bootstrap, run)

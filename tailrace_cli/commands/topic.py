@@ -71,7 +71,6 @@ def create(
     configs = parse_pairs(config or [], "--config")
 
     async def run(client: KafkaClient) -> dict[str, Any]:
-        from tailrace.kafka import ApiKey
         from tailrace.kafka.error_codes import ErrorCode
         from tailrace.kafka.messages.create_topics import (
             CreatableTopic,
@@ -86,7 +85,7 @@ def create(
             replication_factor=-1,
             configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
         )
-        (result,) = (await client.ask(ApiKey.CREATE_TOPICS, CreateTopicsRequest(topics=[topic]))).topics
+        (result,) = (await client.ask(CreateTopicsRequest(topics=[topic]))).topics
         is_new = not (if_not_exists and result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS)
         if is_new:
             check(result.error_code, result.error_message, f"topic {name!r} was not created")
@@ -175,7 +174,6 @@ def alter(
         raise WrongUsage("nothing to alter; give --partitions, --config NAME=VALUE or --unset NAME")
 
     async def run(client: KafkaClient) -> None:
-        from tailrace.kafka import ApiKey
         from tailrace.kafka.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
         from tailrace_cli.commands.config import (
             RESOURCE_TOPIC,
@@ -196,7 +194,7 @@ def alter(
                 topics=[CreatePartitionsTopic(name=name, count=partitions, assignments=None)],
                 timeout_ms=30_000,
             )
-            (result,) = (await client.ask(ApiKey.CREATE_PARTITIONS, request)).results
+            (result,) = (await client.ask(request)).results
             check(result.error_code, result.error_message, f"topic {name!r} did not get more partitions")
 
     ask_broker(bootstrap, run)
@@ -257,7 +255,6 @@ def delete(names: Names, bootstrap: BootstrapFlag = None) -> None:
     """Permanently delete topics with all their records."""
 
     async def run(client: KafkaClient) -> tuple[list[str], list[KafkaRefused]]:
-        from tailrace.kafka import ApiKey
         from tailrace.kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
         from tailrace_cli.connections.kafka_client import KafkaRefused, check
 
@@ -265,7 +262,7 @@ def delete(names: Names, bootstrap: BootstrapFlag = None) -> None:
         request = DeleteTopicsRequest(topics=topics, timeout_ms=30_000)
         deleted: list[str] = []
         refusals: list[KafkaRefused] = []
-        for result in (await client.ask(ApiKey.DELETE_TOPICS, request)).responses:
+        for result in (await client.ask(request)).responses:
             try:
                 check(result.error_code, result.error_message, f"topic {result.name!r} was not deleted")
                 deleted.append(result.name)
@@ -282,7 +279,6 @@ def delete(names: Names, bootstrap: BootstrapFlag = None) -> None:
 
 
 async def _delete_records(client: KafkaClient, topic: str, before: dict[int, int]) -> None:
-    from tailrace.kafka import ApiKey
     from tailrace.kafka.messages.delete_records import (
         DeleteRecordsPartition,
         DeleteRecordsRequest,
@@ -294,7 +290,7 @@ async def _delete_records(client: KafkaClient, topic: str, before: dict[int, int
     request = DeleteRecordsRequest(
         topics=[DeleteRecordsTopic(name=topic, partitions=partitions)], timeout_ms=30_000
     )
-    for response in (await client.ask(ApiKey.DELETE_RECORDS, request)).topics:
+    for response in (await client.ask(request)).topics:
         for partition in response.partitions:
             check(partition.error_code, None, f"{topic}-{partition.partition_index} was not trimmed")
 

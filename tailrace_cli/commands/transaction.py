@@ -40,14 +40,13 @@ def list_transactions(
     """List transactional ids and their states."""
 
     async def run(client: KafkaClient) -> list[dict[str, Any]]:
-        from tailrace.kafka import ApiKey
         from tailrace.kafka.messages.list_transactions import TRANSACTION_STATES, ListTransactionsRequest
         from tailrace_cli.connections.kafka_client import check
 
         request = ListTransactionsRequest(state_filters=state or [], duration_filter=longer_than_ms or -1)
         rows: dict[str, dict[str, Any]] = {}
         async for broker in client.brokers():
-            answer = await broker.ask(ApiKey.LIST_TRANSACTIONS, request)
+            answer = await broker.ask(request)
             check(answer.error_code, None, "transactions")
             if answer.unknown_state_filters:
                 states = ", ".join(TRANSACTION_STATES)
@@ -111,7 +110,6 @@ def abort(transactional_id: TransactionalId, bootstrap: BootstrapFlag = None) ->
     """
 
     async def run(client: KafkaClient) -> int:
-        from tailrace.kafka import ApiKey
         from tailrace.kafka.messages.init_producer_id import InitProducerIdRequest
         from tailrace_cli.connections.kafka_client import TRANSACTION, check
 
@@ -119,7 +117,6 @@ def abort(transactional_id: TransactionalId, bootstrap: BootstrapFlag = None) ->
             # InitProducerId would create an unknown id, so refuse a misspelt one first.
             state = await _described(coordinator, transactional_id)
             answer = await coordinator.ask(
-                ApiKey.INIT_PRODUCER_ID,
                 InitProducerIdRequest(
                     transactional_id=transactional_id, transaction_timeout_ms=state.transaction_timeout_ms
                 ),
@@ -132,11 +129,10 @@ def abort(transactional_id: TransactionalId, bootstrap: BootstrapFlag = None) ->
 
 
 async def _described(coordinator: KafkaClient, transactional_id: str) -> Any:
-    from tailrace.kafka import ApiKey
     from tailrace.kafka.messages.describe_transactions import DescribeTransactionsRequest
     from tailrace_cli.connections.kafka_client import check
 
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
-    (described,) = (await coordinator.ask(ApiKey.DESCRIBE_TRANSACTIONS, request)).transaction_states
+    (described,) = (await coordinator.ask(request)).transaction_states
     check(described.error_code, None, f"transactional id {transactional_id!r}")
     return described

@@ -32,14 +32,13 @@ def list_users(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> No
     """List users and their mechanisms."""
 
     async def run(client: KafkaClient) -> list[dict[str, Any]]:
-        from tailrace.kafka import ApiKey
         from tailrace.kafka.messages.describe_user_scram_credentials import (
             DescribeUserScramCredentialsRequest,
         )
         from tailrace_cli.connections.kafka_client import check
 
         request = DescribeUserScramCredentialsRequest(users=None)
-        answer = await client.ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, request)
+        answer = await client.ask(request)
         check(answer.error_code, answer.error_message, "the users")
         return [
             {"user": row.user, "mechanism": _NAMES[info.mechanism], "iterations": info.iterations}
@@ -93,7 +92,6 @@ def remove(user: UserArgument, bootstrap: BootstrapFlag = None) -> None:
 
 def _mechanisms_of(bootstrap: str | None, user: str) -> list[int]:
     async def run(client: KafkaClient) -> list[int]:
-        from tailrace.kafka import ApiKey
         from tailrace.kafka.messages.describe_user_scram_credentials import (
             DescribeUserScramCredentialsRequest,
             UserName,
@@ -101,7 +99,7 @@ def _mechanisms_of(bootstrap: str | None, user: str) -> list[int]:
         from tailrace_cli.connections.kafka_client import check
 
         request = DescribeUserScramCredentialsRequest(users=[UserName(user)])
-        answer = await client.ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, request)
+        answer = await client.ask(request)
         check(answer.error_code, answer.error_message, f"user {user!r}")
         [row] = answer.results
         check(row.error_code, row.error_message, f"user {user!r}")
@@ -112,10 +110,9 @@ def _mechanisms_of(bootstrap: str | None, user: str) -> list[int]:
 
 def _alter(bootstrap: str | None, user: str, request: Any) -> None:
     async def run(client: KafkaClient) -> None:
-        from tailrace.kafka import ApiKey
         from tailrace_cli.connections.kafka_client import check
 
-        answer = await client.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, request)
+        answer = await client.ask(request)
         for row in answer.results:
             check(row.error_code, row.error_message, f"user {user!r}")
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tailrace.kafka import ApiKey
 from tailrace.kafka.embedded import read_embedded
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.errors import MalformedRequest
@@ -81,11 +80,11 @@ class ShownGroup:
 
 async def describe_group(coordinator: KafkaClient, group: str) -> ShownGroup:
     """Describe a group of any kind. Raises KafkaRefused."""
-    for kind, api, request in (
-        (CONSUMER, ApiKey.CONSUMER_GROUP_DESCRIBE, ConsumerGroupDescribeRequest([group])),
-        (SHARE, ApiKey.SHARE_GROUP_DESCRIBE, ShareGroupDescribeRequest([group])),
+    for kind, request in (
+        (CONSUMER, ConsumerGroupDescribeRequest([group])),
+        (SHARE, ShareGroupDescribeRequest([group])),
     ):
-        (described,) = (await coordinator.ask(api, request)).groups
+        (described,) = (await coordinator.ask(request)).groups
         if described.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
             _check_described(described, group)
             members = [
@@ -105,7 +104,7 @@ async def describe_group(coordinator: KafkaClient, group: str) -> ShownGroup:
                 protocol=described.assignor_name,
                 members=members,
             )
-    (described,) = (await coordinator.ask(ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest([group]))).groups
+    (described,) = (await coordinator.ask(DescribeGroupsRequest([group]))).groups
     _check_described(described, group)
     members = [
         ShownMember(
@@ -171,9 +170,9 @@ async def group_offsets(coordinator: KafkaClient, group: str, kind: str) -> dict
     if kind == SHARE:
         return await _share_offsets(coordinator, group)
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=None)])
-    (fetched,) = (await coordinator.ask(ApiKey.OFFSET_FETCH, request)).groups
+    (fetched,) = (await coordinator.ask(request)).groups
     check(fetched.error_code, None, f"offsets of group {group!r}")
-    topics = (await coordinator.ask(ApiKey.METADATA, MetadataRequest(topics=None))).topics
+    topics = (await coordinator.ask(MetadataRequest(topics=None))).topics
     names = {topic.topic_id: topic.name for topic in topics}
     return {
         (
@@ -187,7 +186,7 @@ async def group_offsets(coordinator: KafkaClient, group: str, kind: str) -> dict
 
 async def _share_offsets(coordinator: KafkaClient, group: str) -> dict[NamedPartition, int]:
     request = DescribeShareGroupOffsetsRequest([DescribeShareOffsetsGroup(group, topics=None)])
-    (fetched,) = (await coordinator.ask(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, request)).groups
+    (fetched,) = (await coordinator.ask(request)).groups
     check(fetched.error_code, fetched.error_message, f"offsets of group {group!r}")
     return {
         (topic.topic_name, partition.partition_index): partition.start_offset
@@ -237,7 +236,7 @@ async def move_group(
             for name, moved in by_topic.items()
         ],
     )
-    for topic in (await coordinator.ask(ApiKey.OFFSET_COMMIT, request)).topics:
+    for topic in (await coordinator.ask(request)).topics:
         for partition in topic.partitions:
             _check_moved(partition.error_code, None, group)
 
@@ -252,7 +251,7 @@ async def _move_share_group(
         for name, moved in _by_topic(offsets).items()
     ]
     request = AlterShareGroupOffsetsRequest(group, topics)
-    answer = await coordinator.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, request)
+    answer = await coordinator.ask(request)
     _check_moved(answer.error_code, answer.error_message, group)
     for topic in answer.responses:
         for partition in topic.partitions:

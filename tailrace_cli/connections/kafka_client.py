@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-from tailrace.kafka import ApiKey, MalformedRequest, decode_response, encode_request
+from tailrace.kafka import MalformedRequest, decode_response, encode_request
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.errors import UnencodableMessage
@@ -83,14 +83,14 @@ class KafkaClient:
     async def connect(self) -> None:
         """Connect, agree on versions, and log in if the properties say so. Raises CommandFailed."""
         await self._connect_to_one()
-        answer = await self._exchange(ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
+        answer = await self._exchange(ApiVersionsRequest(), 0)
         for served in answer.api_keys:
             api = APIS.get(served.api_key)
             if api is not None:
                 self._versions[served.api_key] = min(served.max_version, api.listed.last)
         mechanism = sasl_mechanism(self._properties)
         if mechanism is not None:
-            answer = await self.ask(ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(mechanism))
+            answer = await self.ask(SaslHandshakeRequest(mechanism))
             check(
                 answer.error_code,
                 f"the broker offers {', '.join(answer.mechanisms)}",
@@ -120,7 +120,7 @@ class KafkaClient:
         raise no_broker(self._bootstrap, "; ".join(seen))
 
     async def _send_token(self, token: bytes) -> bytes:
-        answer = await self.ask(ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest(token))
+        answer = await self.ask(SaslAuthenticateRequest(token))
         check(answer.error_code, answer.error_message, "the login")
         return bytes(answer.auth_bytes)
 
@@ -129,17 +129,18 @@ class KafkaClient:
         if self._writer is not None:
             self._writer.close()
 
-    async def ask(self, api: ApiKey, request: Any) -> Any:
+    async def ask(self, request: Any) -> Any:
         """Send a request in the newest version that both sides speak, and return the response. Raises CommandFailed."""
+        api = request.api.key
         version = self._versions.get(api)
         if version is None:
             raise CommandFailed(f"the broker at {self._bootstrap} does not serve {api.name}; is it Tailrace?")
-        return await self._exchange(api, version, request)
+        return await self._exchange(request, version)
 
     async def brokers(self) -> AsyncIterator[KafkaClient]:
         """Yield a client of each broker in turn, because a broker lists only its own groups. Each is closed before the
         next is opened."""
-        for broker in (await self.ask(ApiKey.METADATA, MetadataRequest(topics=[]))).brokers:
+        for broker in (await self.ask(MetadataRequest(topics=[]))).brokers:
             address = join_address(broker.host, broker.port)
             async with KafkaClient(address, self._properties, broker.node_id) as client:
                 yield client
@@ -147,9 +148,7 @@ class KafkaClient:
     async def topics(self, names: Sequence[str] | None) -> list[Any]:
         """Return the metadata of these topics, or of all for None. Does not create topics. Raises KafkaRefused."""
         requested = None if names is None else [MetadataRequestTopic(name=name) for name in names]
-        answer = await self.ask(
-            ApiKey.METADATA, MetadataRequest(topics=requested, allow_auto_topic_creation=False)
-        )
+        answer = await self.ask(MetadataRequest(topics=requested, allow_auto_topic_creation=False))
         for topic in answer.topics:
             check(topic.error_code, None, f"topic {topic.name!r}")
         return list(answer.topics)
@@ -159,16 +158,15 @@ class KafkaClient:
 
         Raises CommandFailed.
         """
-        answer = await self.ask(
-            ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
-        )
+        answer = await self.ask(FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key]))
         coordinator = answer.coordinators[0]
         kind = "group" if key_type == GROUP else "transactional id"
         check(coordinator.error_code, coordinator.error_message, f"{kind} {key!r} has no coordinator")
         return KafkaClient(join_address(coordinator.host, coordinator.port), self._properties)
 
-    async def _exchange(self, api: ApiKey, version: int, request: Any) -> Any:
+    async def _exchange(self, request: Any, version: int) -> Any:
         assert self._reader is not None and self._writer is not None, "connect first"
+        api = request.api.key
         self._correlation_id += 1
         try:
             self._writer.writelines(

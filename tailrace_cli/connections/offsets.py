@@ -30,7 +30,6 @@ async def list_offsets(
 
     With EARLIEST or LATEST in place of a timestamp, return that end of the log. Raises CommandFailed.
     """
-    from tailrace.kafka import ApiKey
     from tailrace.kafka.messages.list_offsets import (
         ListOffsetsPartition,
         ListOffsetsRequest,
@@ -43,7 +42,7 @@ async def list_offsets(
         by_topic.setdefault(name, []).append(ListOffsetsPartition(partition_index=index, timestamp=timestamp))
     topics = [ListOffsetsTopic(name=name, partitions=asked) for name, asked in by_topic.items()]
     offsets: dict[NamedPartition, int] = {}
-    answer = await client.ask(ApiKey.LIST_OFFSETS, ListOffsetsRequest(replica_id=-1, topics=topics))
+    answer = await client.ask(ListOffsetsRequest(replica_id=-1, topics=topics))
     for topic in answer.topics:
         for partition in topic.partitions:
             check(partition.error_code, None, f"offsets of {topic.name}-{partition.partition_index}")

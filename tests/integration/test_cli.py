@@ -20,7 +20,6 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from pyiceberg.catalog import load_catalog
 
-from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from tailrace_cli.connections.kafka_client import KafkaClient
@@ -465,7 +464,6 @@ async def _join_share_group(broker: str, group: str) -> None:
     async with KafkaClient(broker) as client, await client.coordinator_of(group) as coordinator:
         for epoch in (0, -1):
             joined = await coordinator.ask(
-                ApiKey.SHARE_GROUP_HEARTBEAT,
                 ShareGroupHeartbeatRequest(group, "member", epoch, subscribed_topic_names=["events"]),
             )
             assert joined.error_code == ErrorCode.NONE
