@@ -11,7 +11,7 @@ from aiohttp import web
 from agent.gateway.call import HttpCall, answered
 from agent.gateway.errors import HttpRefusal, check
 from agent.gateway.listings import listing
-from agent.handlers.configs import RESOURCE_TOPIC
+from agent.handlers.config_resources import RESOURCE_TOPIC
 from tailrace.kafka.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,

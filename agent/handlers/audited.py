@@ -12,7 +12,7 @@ import enum
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from agent.handlers.configs import SCOPES, definition_of
+from agent.handlers.config_resources import SCOPES, definition_of
 from agent.security.audit_log import changed
 from agent.security.delegation_tokens import fingerprint_of
 from agent.security.users import NAMES

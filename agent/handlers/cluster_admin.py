@@ -9,7 +9,7 @@ from __future__ import annotations
 from agent.catalog import Snapshot
 from agent.errors import EXPECTED, code_of
 from agent.handlers.api_versions import FEATURES
-from agent.handlers.configs import LOG_DIR
+from agent.handlers.described_configs import LOG_DIR
 from agent.services import RequestContext, Services
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.alter_partition_reassignments import (

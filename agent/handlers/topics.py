@@ -10,7 +10,7 @@ from agent.answer_memory import ENTRY_BYTES
 from agent.catalog import KnownTopic, Snapshot
 from agent.errors import EXPECTED, PARTITION_CODES, RequestRefused, code_of
 from agent.handlers.colliding_names import collisions, why_refused
-from agent.handlers.configs import LOG_DIR
+from agent.handlers.described_configs import LOG_DIR
 from agent.handlers.metadata import CREATED_AT_ONCE
 from agent.services import RequestContext, Services
 from sequencer.api.errors import SequencerUnavailable

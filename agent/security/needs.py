@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from agent.handlers.configs import RESOURCE_GROUP, RESOURCE_TOPIC
+from agent.handlers.config_resources import RESOURCE_GROUP, RESOURCE_TOPIC
 from agent.security import refusals
 from agent.security.api_guards import (
     AddPartitionsGuard,
@@ -52,16 +52,12 @@ from tailrace.kafka import ApiKey
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.alter_client_quotas import AlteredEntry
-from tailrace.kafka.messages.alter_configs import AlterConfigsResourceResponse
 from tailrace.kafka.messages.consumer_group_describe import DescribedConsumerGroup
 from tailrace.kafka.messages.create_acls import AclCreationResult
 from tailrace.kafka.messages.create_partitions import CreatePartitionsTopicResult
 from tailrace.kafka.messages.delete_acls import DeleteAclsFilterResult
 from tailrace.kafka.messages.delete_groups import DeletableGroupResult
 from tailrace.kafka.messages.describe_groups import DescribedGroup
-from tailrace.kafka.messages.incremental_alter_configs import (
-    AlterConfigsResourceResponse as IncrementallyAltered,
-)
 from tailrace.kafka.messages.share_group_describe import DescribedShareGroup
 from tailrace.security.acls import Operation, ResourceType
 
@@ -195,9 +191,7 @@ NEEDS: dict[int, tuple[Guard, ...]] = {
         ),
     ),
     ApiKey.DESCRIBE_CONFIGS: (_of_configs(Operation.DESCRIBE_CONFIGS, refusals.describe_config, "results"),),
-    ApiKey.ALTER_CONFIGS: (
-        _of_configs(Operation.ALTER_CONFIGS, partial(refusals.alter_config, AlterConfigsResourceResponse)),
-    ),
+    ApiKey.ALTER_CONFIGS: (_of_configs(Operation.ALTER_CONFIGS, refusals.alter_config),),
     ApiKey.DESCRIBE_LOG_DIRS: (RequestGuard(DESCRIBE_CLUSTER, refusals.with_code),),
     ApiKey.ALTER_REPLICA_LOG_DIRS: (RequestGuard(ALTER_CLUSTER, refusals.alter_log_dirs),),
     ApiKey.SASL_AUTHENTICATE: (),
@@ -222,9 +216,7 @@ NEEDS: dict[int, tuple[Guard, ...]] = {
             refuse=DeletableGroupResult,
         ),
     ),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: (
-        _of_configs(Operation.ALTER_CONFIGS, partial(refusals.alter_config, IncrementallyAltered)),
-    ),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: (_of_configs(Operation.ALTER_CONFIGS, refusals.alter_config),),
     ApiKey.OFFSET_DELETE: (
         _of_group(Need(Operation.DELETE, GROUPS)),
         topics_guard(READ_TOPIC, refusals.offset_delete),

@@ -14,6 +14,7 @@ from tailrace.kafka.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnTopicResult,
 )
+from tailrace.kafka.messages.alter_configs import AlterConfigsResourceResponse
 from tailrace.kafka.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirTopicResult,
@@ -135,8 +136,8 @@ def create_topic(topic: Any, code: ErrorCode) -> CreatableTopicResult:
     )
 
 
-def alter_config(kind: type[Any], resource: Any, code: ErrorCode) -> Any:
-    return kind(code, FAILED, resource.resource_type, resource.resource_name)
+def alter_config(resource: Any, code: ErrorCode) -> AlterConfigsResourceResponse:
+    return AlterConfigsResourceResponse(code, FAILED, resource.resource_type, resource.resource_name)
 
 
 def describe_config(resource: Any, code: ErrorCode) -> DescribeConfigsResult:

@@ -11,22 +11,22 @@ from msgspec.structs import replace
 
 from agent.catalog import KnownTopic
 from agent.groups.topic_pattern import InvalidPattern, TopicPattern
-from agent.handlers.configs import RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_GROUP, RESOURCE_TOPIC
+from agent.handlers.config_resources import (
+    RESOURCE_BROKER,
+    RESOURCE_BROKER_LOGGER,
+    RESOURCE_GROUP,
+    RESOURCE_TOPIC,
+)
 from agent.handlers.metadata import wants_all
-from agent.security.refusals import FAILED
+from agent.security import refusals
 from agent.tenants.access_lists import create_acls, delete_acls, describe_acls
 from agent.tenants.client_quotas import alter_quotas, describe_quotas
 from agent.tenants.tenant_request import Rule, TenantRequest
 from tailrace.kafka import ApiKey
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.error_codes import ErrorCode
-from tailrace.kafka.messages.alter_configs import AlterConfigsResourceResponse
-from tailrace.kafka.messages.describe_configs import DescribeConfigsResult
 from tailrace.kafka.messages.describe_log_dirs import DescribableLogDirTopic
 from tailrace.kafka.messages.describe_topic_partitions import TopicRequest
-from tailrace.kafka.messages.incremental_alter_configs import (
-    AlterConfigsResourceResponse as IncrementallyAltered,
-)
 from tailrace.kafka.messages.metadata import MetadataRequestTopic
 from tailrace.security.acls import Operation, ResourceType
 
@@ -85,7 +85,7 @@ async def _describe_configs(tenant_request: TenantRequest, request: Any) -> Any:
                 if row.name in LISTENER_CONFIGS:
                     row.value = _own_listener(tenant_request, row.value or "")
     response.results += [
-        _refused(DescribeConfigsResult, resource)
+        refusals.describe_config(resource, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         for resource in request.resources
         if resource.resource_type not in SEEN_BY_TENANTS
     ]
@@ -97,24 +97,15 @@ def _own_listener(tenant_request: TenantRequest, listeners: str) -> str:
     return ",".join(listener for listener in listeners.split(",") if listener.partition(":")[0] == own)
 
 
-def _alter_configs(kind: Any) -> Rule:
-    async def alter(tenant_request: TenantRequest, request: Any) -> Any:
-        kept = [named for named in request.resources if named.resource_type in ALTERED_BY_TENANTS]
-        response = await tenant_request.answer(replace(request, resources=kept))
-        response.responses += [
-            _refused(kind, named)
-            for named in request.resources
-            if named.resource_type not in ALTERED_BY_TENANTS
-        ]
-        return response
-
-    return alter
-
-
-def _refused(kind: Any, resource: Any) -> Any:
-    return kind(
-        ErrorCode.CLUSTER_AUTHORIZATION_FAILED, FAILED, resource.resource_type, resource.resource_name
-    )
+async def _alter_configs(tenant_request: TenantRequest, request: Any) -> Any:
+    kept = [named for named in request.resources if named.resource_type in ALTERED_BY_TENANTS]
+    response = await tenant_request.answer(replace(request, resources=kept))
+    response.responses += [
+        refusals.alter_config(named, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        for named in request.resources
+        if named.resource_type not in ALTERED_BY_TENANTS
+    ]
+    return response
 
 
 async def _list_config_resources(tenant_request: TenantRequest, request: Any) -> Any:
@@ -153,8 +144,8 @@ def make_rules() -> dict[int, Rule]:
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: _topic_partitions,
         ApiKey.DESCRIBE_LOG_DIRS: _log_dirs,
         ApiKey.DESCRIBE_CONFIGS: _describe_configs,
-        ApiKey.ALTER_CONFIGS: _alter_configs(AlterConfigsResourceResponse),
-        ApiKey.INCREMENTAL_ALTER_CONFIGS: _alter_configs(IncrementallyAltered),
+        ApiKey.ALTER_CONFIGS: _alter_configs,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: _alter_configs,
         ApiKey.LIST_CONFIG_RESOURCES: _list_config_resources,
         ApiKey.LIST_TRANSACTIONS: _list_transactions,
         ApiKey.DESCRIBE_ACLS: describe_acls,

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.messages.alter_configs import AlterConfigsResourceResponse
 from tailrace.kafka.schema import (
     Api,
     Bool,
     ConfigResourceName,
-    ErrorMessage,
     Int8,
-    Int16,
     Int32,
     Message,
     On,
@@ -36,13 +35,6 @@ class IncrementalAlterConfigsRequest(Message):
 
     resources: list[AlterConfigsResource] = []
     validate_only: Bool = False
-
-
-class AlterConfigsResourceResponse(Message):
-    error_code: Int16 = 0
-    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = ""
-    resource_type: Int8 = 0
-    resource_name: ConfigResourceName = ""
 
 
 class IncrementalAlterConfigsResponse(Message):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.handlers.configs import LOG_DIR
+from agent.handlers.described_configs import LOG_DIR
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.alter_partition_reassignments import (
