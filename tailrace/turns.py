@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time  # noqa: TID251 - a pause of a thread, which no simulation has
-from collections.abc import AsyncIterator, Generator, Iterable, Sequence
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
 from typing import TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -61,11 +61,30 @@ class Turns:
                 yield item
             await self.did(len(some))
 
-    async def parts(self, items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
-        """Iterate over the items in parts of one step, one part per turn."""
-        for some in in_parts(items, self._step):
-            yield some
-            await self.did(len(some))
+    def parts(self, items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
+        """Iterate over the items in parts of one step, one part per turn. The loop over them may end early."""
+        return _Parts(self, iter(in_parts(items, self._step)))
+
+
+class _Parts(AsyncIterator[Sequence[T]]):
+    """The parts of some items. Not an async generator, because one that is left early stays open: the event loop closes
+    it later, in a task of its own."""
+
+    __slots__ = ("_done", "_parts", "_turns")
+
+    def __init__(self, turns: Turns, parts: Iterator[Sequence[T]]) -> None:
+        self._turns = turns
+        self._parts = parts
+        self._done = 0
+
+    async def __anext__(self) -> Sequence[T]:
+        if self._done and self._turns.fills(self._done):
+            await self._turns.give()
+        some = next(self._parts, None)
+        if some is None:
+            raise StopAsyncIteration
+        self._done = len(some)
+        return some
 
 
 class ThreadTurns:

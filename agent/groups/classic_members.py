@@ -23,7 +23,6 @@ from uuid import UUID
 
 from agent.groups.assignors import Assignment
 from agent.groups.consumer_group import (
-    NAMES_IN_A_STEP,
     ClassicClient,
     Consumer,
     ConsumerGroup,
@@ -41,10 +40,11 @@ from agent.groups.group import (
     SyncRequest,
 )
 from agent.groups.subscription import CONSUMER, read_assignment, read_subscription, write_assignment
+from agent.groups.topic_names import topic_names
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.errors import MalformedRequest
-from tailrace.kafka.messages.consumer_protocol import ConsumerProtocolSubscription, TopicPartition
-from tailrace.turns import Steps, in_parts
+from tailrace.kafka.messages.consumer_protocol import TopicPartition
+from tailrace.turns import Steps
 
 KNOWN_ASSIGNORS = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
 """Members of these assignors need only their partitions, although librdkafka's sticky assignors send more."""
@@ -96,7 +96,7 @@ def _upgraded_member(group: Group, member: GroupMember, topics: Topics) -> Steps
         )
     subscription = yield from read_subscription(member.metadata(group.protocol or ""))
     assigned = yield from _by_topic_id(partitions, topics)
-    wanted = yield from _topics_of(subscription)
+    wanted = Subscription((yield from topic_names(subscription.topics)))
     return Consumer(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -173,7 +173,7 @@ def join(group: ConsumerGroup, now: float, request: JoinRequest, topics: Topics)
         rack_id=subscription.rack_id,
         rebalance_seconds=request.rebalance_seconds,
     )
-    wanted = yield from _topics_of(subscription)
+    wanted = Subscription((yield from topic_names(subscription.topics)))
     is_changed = group.subscribe(member, wanted) or len(group.members) > size
     yield from group.retarget(topics, is_changed=is_changed)
     owned = yield from _by_topic_id(subscription.owned_partitions, topics)
@@ -290,14 +290,6 @@ def _current(
 
 
 # --- names and ids
-
-
-def _topics_of(subscription: ConsumerProtocolSubscription) -> Steps[Subscription]:
-    names = set[str]()
-    for some in in_parts(subscription.topics, NAMES_IN_A_STEP):
-        names.update(some)
-        yield len(some)
-    return Subscription(frozenset(names))
 
 
 def _count_of(named: list[TopicPartition]) -> int:

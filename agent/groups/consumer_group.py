@@ -30,6 +30,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from math import inf
 from typing import ClassVar, NamedTuple
 from uuid import UUID
@@ -37,6 +38,7 @@ from uuid import UUID
 from agent.catalog import KnownTopic
 from agent.groups.assignors import ASSIGNORS, Assignment, Subscriber
 from agent.groups.group import Answer, names_bytes
+from agent.groups.topic_names import NAMES_IN_A_STEP, NO_TOPICS, TopicNames
 from agent.groups.topic_pattern import TopicPattern
 from sequencer.api.groups import CONSUMER_GROUP, OffsetPosition
 from tailrace.kafka.error_codes import ErrorCode
@@ -44,9 +46,6 @@ from tailrace.turns import Steps, in_parts
 
 JOINS, LEAVES, LEAVES_FOR_NOW = 0, -1, -2
 """Member epochs with a special meaning. Only a static member can leave temporarily: its place is kept."""
-
-NAMES_IN_A_STEP = 500
-"""Names of topics that are matched with a pattern, or collected, in one step."""
 
 MAX_PATTERNS = 16
 """Limit of different regular expressions in one group: each is matched with all topics whenever these change."""
@@ -79,13 +78,13 @@ class MemberPhase(enum.IntEnum):
 class Subscription:
     """What a member reads, and its preferred assignor."""
 
-    topics: frozenset[str] = frozenset()
+    topics: TopicNames = NO_TOPICS
     pattern: str = ""
     assignor: str = ""
-    kept_bytes: int = field(init=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "kept_bytes", sum(map(len, self.topics)) + len(self.pattern))
+    @property
+    def kept_bytes(self) -> int:
+        return self.topics.kept_bytes + len(self.pattern)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +153,7 @@ class ConsumerHeartbeat:
     client_id: str = ""
     client_host: str = ""
     rebalance_seconds: float | None = None
-    topics: frozenset[str] | None = None
+    topics: TopicNames | None = None
     pattern: str | None = None
     assignor: str | None = None
     owned: Assignment | None = None
@@ -272,7 +271,7 @@ class ConsumerGroup:
             self._nothing_before = min((member.deadline for member in self.members.values()), default=inf)
         return None if self._nothing_before == inf else self._nothing_before
 
-    def subscribed_topics(self, topics: Topics) -> Steps[frozenset[str]]:
+    def subscribed_topics(self, topics: Topics) -> Steps[set[str]]:
         """Return the topic names that members subscribe to, including the matches of their patterns."""
         if topics is not self._known:
             yield from self._match(topics)
@@ -283,7 +282,7 @@ class ConsumerGroup:
         for pattern in {member.subscription.pattern for member in self.members.values()}:
             names |= self._matches.get(pattern, frozenset())
             yield len(names)
-        return frozenset(names)
+        return names
 
     def static_member(self, instance_id: str) -> Consumer | None:
         """Return the member that holds this instance id."""
@@ -472,6 +471,7 @@ class ConsumerGroup:
     def _look_up(self, topics: Topics) -> Steps[bool]:
         """Look up the partitions that are read: for changed members only, or for all if the topics changed. Return
         whether the topics or partitions that are read changed."""
+        yield len(self.members)  # the caller has gone over them, too
         is_all = topics is not self._known
         unknown = [
             member for member_id, member in self.members.items() if is_all or member_id not in self._read
@@ -483,14 +483,16 @@ class ConsumerGroup:
         for member in unknown:
             wanted = (member.subscription.topics, member.subscription.pattern)
             if wanted not in found:
-                names = self.names_of(member)
-                yield len(names)
-                read = [topics[name].topic for name in names if name in topics]
-                partitions.update((topic.topic_id, topic.partitions) for topic in read)
-                yield len(read)
-                topic_ids = frozenset(topic.topic_id for topic in read)
+                of_member: dict[UUID, int] = {}
+                names = iter(self.names_of(member))
+                while some := list(islice(names, NAMES_IN_A_STEP)):
+                    read = (topics[name].topic for name in some if name in topics)
+                    of_member.update((topic.topic_id, topic.partitions) for topic in read)
+                    yield len(some)
+                partitions |= of_member
+                topic_ids = frozenset(of_member)
                 found[wanted] = alike.setdefault(topic_ids, topic_ids)
-                yield len(read)
+                yield len(topic_ids)
             self._read[member.member_id] = found[wanted]
             yield 1 + len(member.subscription.topics)
         is_other = partitions != self.partitions
@@ -526,15 +528,12 @@ class ConsumerGroup:
     def _assign(self) -> Steps[None]:
         """Make the target for the group's epoch."""
         self.assignor = self._vote()
-        target = yield from ASSIGNORS[self.assignor](
-            {
-                member_id: Subscriber(
-                    self._read.get(member_id, frozenset()), member.instance_id, member.target
-                )
-                for member_id, member in self.members.items()
-            },
-            self.partitions,
-        )
+        subscribers = {
+            member_id: Subscriber(self._read.get(member_id, frozenset()), member.instance_id, member.target)
+            for member_id, member in self.members.items()
+        }
+        yield len(subscribers)
+        target = yield from ASSIGNORS[self.assignor](subscribers, self.partitions)
         for member_id, member in self.members.items():
             member.target = target[member_id]
             yield 1

@@ -26,9 +26,10 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import ClassVar
 
-from agent.groups.subscription import CONSUMER, reads_the_same, topics_of
+from agent.groups.subscription import CONSUMER, add_topics, reads_the_same
 from sequencer.api.groups import CLASSIC_GROUP, OffsetPosition
 from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.errors import MalformedRequest
 from tailrace.turns import Steps
 
 COST_OF_METADATA = 20
@@ -209,19 +210,19 @@ class Group:
         """Whether the group can be dropped from memory without loss, once stored."""
         return self.phase in (GroupPhase.EMPTY, GroupPhase.DEAD) and not self.pending and not self._answers
 
-    def subscribed_topics(self) -> Steps[frozenset[str] | None]:
+    def subscribed_topics(self) -> Steps[set[str] | None]:
         """Return the topics of all members; None if a subscription can't be read, or the members are not consumers."""
         if self.members and self.protocol_type != CONSUMER:
             return None
         topics = set[str]()
-        for member in self.members.values():
-            for _, metadata in member.protocols[:1]:
-                read = yield from topics_of(metadata)
-                if read is None:
-                    return None
-                topics |= read
-                yield COST_OF_METADATA + len(read)
-        return frozenset(topics)
+        try:
+            for member in self.members.values():
+                for _, metadata in member.protocols[:1]:
+                    yield from add_topics(metadata, topics)
+                    yield COST_OF_METADATA
+        except MalformedRequest:
+            return None
+        return topics
 
     def static_member(self, instance_id: str) -> GroupMember | None:
         """Return the member that holds this instance id."""

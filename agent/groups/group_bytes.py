@@ -82,7 +82,11 @@ class GroupBytes:
         if request.topics is None and pattern is None:
             return True
         known = group.members.get(request.member_id)
-        said = request.names_bytes + sum(map(len, request.topics or ())) + len(pattern or "")
+        said = (
+            request.names_bytes
+            + (0 if request.topics is None else request.topics.kept_bytes)
+            + len(pattern or "")
+        )
         return self._has_room(said - (0 if known is None else known.kept_bytes), self._most)
 
     def _has_room(self, more: int, most: int) -> bool:

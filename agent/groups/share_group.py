@@ -24,6 +24,7 @@ from uuid import UUID
 from agent.groups.assignors import Assignment, shared
 from agent.groups.consumer_group import JOINS, LEAVES, Topics
 from agent.groups.group import Answer, names_bytes
+from agent.groups.topic_names import NO_TOPICS, TopicNames
 from sequencer.api.groups import SHARE_GROUP, OffsetPosition
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.turns import Steps
@@ -48,9 +49,7 @@ class ShareMember:
     rack_id: str | None = None
     client_id: str = ""
     client_host: str = ""
-    topics: frozenset[str] = frozenset()
-    topics_bytes: int = 0
-    """Bytes of its topics' names."""
+    topics: TopicNames = NO_TOPICS
     epoch: int = 0
     assigned: Assignment = field(default_factory=dict)
     session_deadline: float = 0.0
@@ -58,7 +57,7 @@ class ShareMember:
     @property
     def kept_bytes(self) -> int:
         names = names_bytes(self.member_id, self.client_id, self.client_host, self.rack_id)
-        return names + self.topics_bytes
+        return names + self.topics.kept_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class ShareHeartbeat:
     rack_id: str | None = None
     client_id: str = ""
     client_host: str = ""
-    topics: frozenset[str] | None = None
+    topics: TopicNames | None = None
 
     @property
     def names_bytes(self) -> int:
@@ -137,13 +136,13 @@ class ShareGroup:
         """Return when `expire` must be called next; None if never."""
         return min((member.session_deadline for member in self.members.values()), default=None)
 
-    def subscribed_topics(self) -> Steps[frozenset[str]]:
+    def subscribed_topics(self) -> Steps[set[str]]:
         """Return the topic names that members subscribe to."""
         names = set[str]()
         for member in self.members.values():
             names |= member.topics
             yield 1 + len(member.topics)
-        return frozenset(names)
+        return names
 
     # --- ShareGroupHeartbeat
 
@@ -184,7 +183,7 @@ class ShareGroup:
             return _refused(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{self.max_size} members are allowed")
         if request.topics is not None:
             kept = sum(member.kept_bytes for member in self.members.values() if member is not known)
-            if kept + request.names_bytes + sum(map(len, request.topics)) > self.max_bytes:
+            if kept + request.names_bytes + request.topics.kept_bytes > self.max_bytes:
                 return _refused(
                     ErrorCode.GROUP_MAX_SIZE_REACHED,
                     f"names and subscriptions of more than {self.max_bytes} bytes",
@@ -200,7 +199,7 @@ class ShareGroup:
             self.is_dirty = True
         if request.topics is None or request.topics == member.topics:
             return False
-        member.topics, member.topics_bytes = request.topics, sum(map(len, request.topics))
+        member.topics = request.topics
         return True
 
     def begin(self) -> None:

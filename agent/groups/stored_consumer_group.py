@@ -9,6 +9,7 @@ import msgspec
 from agent.groups.assignors import Assignment
 from agent.groups.consumer_group import ClassicClient, Consumer, ConsumerGroup, MemberPhase, Subscription
 from agent.groups.stored_group import check_version
+from agent.groups.topic_names import in_order, topic_names
 from sequencer.api.groups import CONSUMER_GROUP, GroupState
 from tailrace.turns import Steps
 
@@ -90,7 +91,7 @@ def stored(group: ConsumerGroup) -> Steps[GroupState]:
 
 def _stored_member(member: Consumer) -> Steps[StoredConsumer]:
     subscription = member.subscription
-    yield COST_OF_MEMBER + len(subscription.topics)
+    yield COST_OF_MEMBER
     return StoredConsumer(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -98,7 +99,7 @@ def _stored_member(member: Consumer) -> Steps[StoredConsumer]:
         client_id=member.client_id,
         client_host=member.client_host,
         rebalance_seconds=member.rebalance_seconds,
-        topics=sorted(subscription.topics),
+        topics=(yield from in_order(subscription.topics)),
         pattern=subscription.pattern,
         assignor=subscription.assignor,
         epoch=member.epoch,
@@ -143,7 +144,8 @@ def restored(
 
 
 def _restored_member(member: StoredConsumer) -> Steps[Consumer]:
-    yield COST_OF_MEMBER + len(member.topics)
+    yield COST_OF_MEMBER
+    names = yield from topic_names(member.topics)
     return Consumer(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -151,7 +153,7 @@ def _restored_member(member: StoredConsumer) -> Steps[Consumer]:
         client_id=member.client_id,
         client_host=member.client_host,
         rebalance_seconds=member.rebalance_seconds,
-        subscription=Subscription(frozenset(member.topics), member.pattern, member.assignor),
+        subscription=Subscription(names, member.pattern, member.assignor),
         epoch=member.epoch,
         previous_epoch=member.previous_epoch,
         phase=MemberPhase(member.phase),

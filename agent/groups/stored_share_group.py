@@ -9,6 +9,7 @@ import msgspec
 from agent.groups.share_group import ShareGroup, ShareMember
 from agent.groups.stored_consumer_group import StoredAssignment, assignment_of, stored_assignment
 from agent.groups.stored_group import check_version
+from agent.groups.topic_names import in_order, topic_names
 from sequencer.api.groups import SHARE_GROUP, GroupState
 from tailrace.turns import Steps
 
@@ -52,12 +53,12 @@ def stored(group: ShareGroup) -> Steps[GroupState]:
             rack_id=member.rack_id,
             client_id=member.client_id,
             client_host=member.client_host,
-            topics=sorted(member.topics),
+            topics=(yield from in_order(member.topics)),
             epoch=member.epoch,
             assigned=assigned,
         )
         members.append(msgspec.Raw(_ENCODER.encode(stored_member)))
-        yield 1 + len(member.topics)
+        yield 1
     blob = StoredShareGroup(VERSION, group.assigned_epoch, list(group.partitions.items()), members)
     return GroupState(
         group_id=group.group_id,
@@ -87,11 +88,10 @@ def restored(
             rack_id=member.rack_id,
             client_id=member.client_id,
             client_host=member.client_host,
-            topics=frozenset(member.topics),
-            topics_bytes=sum(map(len, member.topics)),
+            topics=(yield from topic_names(member.topics)),
             epoch=member.epoch,
             assigned=(yield from assignment_of(member.assigned)),
         )
-        yield 1 + len(member.topics)
+        yield 1
     group.resume(now)
     return group

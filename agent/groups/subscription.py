@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from agent.groups.topic_names import NAMES_IN_A_STEP
 from tailrace.kafka.embedded import (
     VERSION_BYTES,
     known_version,
@@ -17,20 +18,17 @@ from tailrace.kafka.messages.consumer_protocol import (
     ConsumerProtocolSubscription,
     TopicPartition,
 )
-from tailrace.turns import Steps
+from tailrace.turns import Steps, in_parts
 
 CONSUMER = "consumer"
 
 
-def topics_of(metadata: bytes) -> Steps[frozenset[str] | None]:
-    """Return the topics of one member's subscription; None if it can't be read."""
-    try:
-        subscription = yield from read_subscription(metadata)
-    except MalformedRequest:
-        return None
-    topics = frozenset(subscription.topics)
-    yield len(topics)
-    return topics
+def add_topics(metadata: bytes, into: set[str]) -> Steps[None]:
+    """Add the topics of one member's subscription. Raises MalformedRequest."""
+    subscription = yield from read_subscription(metadata)
+    for some in in_parts(subscription.topics, NAMES_IN_A_STEP):
+        into.update(some)
+        yield len(some)
 
 
 def partitions_of(assignment: bytes) -> list[tuple[str, int]] | None:
@@ -52,8 +50,19 @@ def reads_the_same(protocol_type: str | None, before: bytes, now: bytes) -> Step
         return True
     if protocol_type != CONSUMER:
         return False
-    topics = yield from topics_of(before)
-    return topics is not None and topics == (yield from topics_of(now))
+    missing, found = set[str](), set[str]()
+    try:
+        yield from add_topics(before, missing)
+        subscription = yield from read_subscription(now)
+    except MalformedRequest:
+        return False
+    for some in in_parts(subscription.topics, NAMES_IN_A_STEP):
+        found |= missing.intersection(some)
+        missing.difference_update(some)
+        if not found.issuperset(some):
+            return False
+        yield len(some)
+    return not missing
 
 
 def read_subscription(metadata: bytes) -> Steps[ConsumerProtocolSubscription]:

@@ -10,9 +10,10 @@ from agent.groups.assignors import ASSIGNORS, Assignment, united
 from agent.groups.consumer_group import JOINS, LEAVES_FOR_NOW, Consumer, ConsumerGroup, ConsumerHeartbeat
 from agent.groups.coordinator import GroupRefusal
 from agent.groups.group_bytes import AnyGroup
+from agent.groups.topic_names import TopicNames, in_order
 from agent.groups.topic_pattern import InvalidPattern, TopicPattern
 from agent.handlers.described_groups import MEMBER_ROWS, described_assignment, described_groups, of_kind
-from agent.handlers.groups import REFUSALS, group_code
+from agent.handlers.groups import REFUSALS, group_code, subscribed_topics
 from agent.services import RequestContext, Services
 from tailrace.configs.group_config import CONSUMER_HEARTBEAT_INTERVAL_MS
 from tailrace.kafka.error_codes import ErrorCode
@@ -44,9 +45,10 @@ async def heartbeat(
     """Handle a heartbeat: the member joins, stays or leaves, by its epoch; the answer has its next step."""
     try:
         _check(request, context.api_version)
+        topics = await subscribed_topics(request.subscribed_topic_names)
         await services.catalog.know(request.subscribed_topic_names or ())
         answer = await services.groups.consumer_heartbeat(
-            request.group_id, _heartbeat(services, context, request)
+            request.group_id, _heartbeat(services, context, request, topics)
         )
     except REFUSALS as error:
         return ConsumerGroupHeartbeatResponse(error_code=group_code(error), error_message=str(error))
@@ -95,10 +97,6 @@ def _check(request: ConsumerGroupHeartbeatRequest, version: int) -> None:
             is_joining and request.subscribed_topic_names is None and request.subscribed_topic_regex is None,
             "SubscribedTopicNames or SubscribedTopicRegex is missing",
         ),
-        (
-            any(not is_name(name) for name in request.subscribed_topic_names or ()),
-            "SubscribedTopicNames has an empty name, or one that is too long",
-        ),
     )
     for is_wrong, message in problems:
         if is_wrong:
@@ -111,9 +109,12 @@ def _check(request: ConsumerGroupHeartbeatRequest, version: int) -> None:
 
 
 def _heartbeat(
-    services: Services, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+    services: Services,
+    context: RequestContext,
+    request: ConsumerGroupHeartbeatRequest,
+    topics: TopicNames | None,
 ) -> ConsumerHeartbeat:
-    names, owned = request.subscribed_topic_names, request.topic_partitions
+    owned = request.topic_partitions
     rebalance_ms = request.rebalance_timeout_ms
     return ConsumerHeartbeat(
         member_id=request.member_id or str(services.entropy.uuid()),
@@ -123,7 +124,7 @@ def _heartbeat(
         client_id=context.client_id,
         client_host=f"/{context.client_host}",
         rebalance_seconds=None if rebalance_ms < 0 else rebalance_ms / 1000,
-        topics=None if names is None else frozenset(names),
+        topics=topics,
         pattern=request.subscribed_topic_regex,
         assignor=request.server_assignor,
         owned=None if owned is None else united((topic.topic_id, topic.partitions) for topic in owned),
@@ -168,7 +169,7 @@ def _description(group: ConsumerGroup, topics: Mapping[UUID, KnownTopic]) -> Ste
 
 
 def _described_member(member: Consumer, topics: Mapping[UUID, KnownTopic]) -> Steps[DescribedConsumer]:
-    yield MEMBER_ROWS + len(member.subscription.topics)
+    yield MEMBER_ROWS
     # Its client reads the partitions that it must give up until it no longer names them.
     reads = united((*member.assigned.items(), *member.revoking.items()))
     return DescribedConsumer(
@@ -178,7 +179,7 @@ def _described_member(member: Consumer, topics: Mapping[UUID, KnownTopic]) -> St
         member_epoch=member.epoch,
         client_id=member.client_id,
         client_host=member.client_host,
-        subscribed_topic_names=sorted(member.subscription.topics),
+        subscribed_topic_names=(yield from in_order(member.subscription.topics)),
         subscribed_topic_regex=member.subscription.pattern,
         assignment=(yield from described_assignment(reads, topics)),
         target_assignment=(yield from described_assignment(member.target, topics)),

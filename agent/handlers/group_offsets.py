@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
@@ -67,7 +68,7 @@ GROUP_ROWS = 20
 """The cost of a group in addition to its positions, in positions."""
 
 
-GroupUse = tuple[frozenset[str] | None, bool]
+GroupUse = tuple[Set[str] | None, bool]
 """The topics that a group reads (None: unknown), and whether it has members."""
 
 
@@ -388,7 +389,7 @@ async def offset_delete(
 
 
 def _use_of(group: AnyGroup, topics: Topics) -> Steps[GroupUse]:
-    subscribed: frozenset[str] | None
+    subscribed: Set[str] | None
     if isinstance(group, ConsumerGroup):
         subscribed = yield from group.subscribed_topics(topics)
     else:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from agent.errors import EXPECTED, AnswerTooLarge, code_of
 from agent.groups.coordinator import GroupRefusal
 from agent.groups.group import JoinRequest, SyncRequest
+from agent.groups.topic_names import TopicNames, topic_names
 from agent.services import RequestContext, Services
 from agent.settings import AgentSettings
 from cache.ring import group_candidates
@@ -21,7 +24,7 @@ from tailrace.kafka.messages.join_group import JoinGroupRequest, JoinGroupRespon
 from tailrace.kafka.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 from tailrace.kafka.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from tailrace.limits import MAX_NAME_BYTES, cut, is_name
-from tailrace.turns import Turns
+from tailrace.turns import Turns, in_turns
 
 GROUP, TRANSACTION = 0, 1
 """FindCoordinator's key types. Clients find a share group's coordinator as any group's. Key type 2 is for Kafka brokers
@@ -29,6 +32,7 @@ that look for the state of a share partition, which the sequencer keeps here."""
 
 BATCHED = 4
 KEYS_IN_A_TURN = 100
+NAMES_IN_A_TURN = 2_000
 NULLABLE_PROTOCOL = 7
 SKIP_ASSIGNMENT = 9
 MEMBER_ID_REQUIRED = 4
@@ -55,6 +59,18 @@ def group_code(error: Exception) -> ErrorCode:
     if isinstance(error, LimitReached):
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     return code_of(error)
+
+
+async def subscribed_topics(named: Sequence[str] | None) -> TopicNames | None:
+    """Return the topics that a member names, in turns; None if it leaves them out. Raises GroupRefusal."""
+    if named is None:
+        return None
+    turns = Turns(NAMES_IN_A_TURN)
+    async for some in turns.parts(named):
+        if not all(map(is_name, some)):
+            message = "SubscribedTopicNames has an empty name, or one that is too long"
+            raise GroupRefusal(ErrorCode.INVALID_REQUEST, message)
+    return await in_turns(topic_names(named), turns)
 
 
 def position_code(error: Exception) -> ErrorCode:

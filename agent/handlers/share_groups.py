@@ -10,8 +10,9 @@ from agent.groups.consumer_group import JOINS, LEAVES
 from agent.groups.coordinator import GroupRefusal
 from agent.groups.group_bytes import AnyGroup
 from agent.groups.share_group import ASSIGNOR, ShareGroup, ShareHeartbeat, ShareMember
+from agent.groups.topic_names import in_order
 from agent.handlers.described_groups import MEMBER_ROWS, described_assignment, described_groups, of_kind
-from agent.handlers.groups import REFUSALS, group_code
+from agent.handlers.groups import REFUSALS, group_code, subscribed_topics
 from agent.services import RequestContext, Services
 from tailrace.configs.group_config import SHARE_HEARTBEAT_INTERVAL_MS
 from tailrace.kafka.error_codes import ErrorCode
@@ -35,10 +36,10 @@ async def heartbeat(
     services: Services, context: RequestContext, request: ShareGroupHeartbeatRequest
 ) -> ShareGroupHeartbeatResponse:
     """Handle a heartbeat. Its member epoch says whether the member joins, stays or leaves."""
-    names = request.subscribed_topic_names
     try:
         _check(request)
-        await services.catalog.know(names or ())
+        topics = await subscribed_topics(request.subscribed_topic_names)
+        await services.catalog.know(request.subscribed_topic_names or ())
         answer = await services.groups.share_heartbeat(
             request.group_id,
             ShareHeartbeat(
@@ -47,7 +48,7 @@ async def heartbeat(
                 rack_id=request.rack_id,
                 client_id=context.client_id,
                 client_host=f"/{context.client_host}",
-                topics=None if names is None else frozenset(names),
+                topics=topics,
             ),
         )
     except REFUSALS as error:
@@ -72,15 +73,13 @@ async def heartbeat(
 
 def _check(request: ShareGroupHeartbeatRequest) -> None:
     """Raise GroupRefusal for what Kafka refuses before it looks at the group, and for what is too large."""
-    names = request.subscribed_topic_names
     problems = (
         (not is_name(request.member_id), "MemberId is missing or too long"),
         (request.rack_id is not None and not is_name(request.rack_id), "RackId is empty or too long"),
         (request.member_epoch < LEAVES, f"MemberEpoch is {request.member_epoch}"),
-        (request.member_epoch == JOINS and not names, "SubscribedTopicNames is missing"),
         (
-            any(not is_name(name) for name in names or ()),
-            "SubscribedTopicNames has an empty name, or one that is too long",
+            request.member_epoch == JOINS and not request.subscribed_topic_names,
+            "SubscribedTopicNames is missing",
         ),
     )
     for is_wrong, message in problems:
@@ -119,13 +118,13 @@ def _description(group: ShareGroup, topics: Mapping[UUID, KnownTopic]) -> Steps[
 
 
 def _described_member(member: ShareMember, topics: Mapping[UUID, KnownTopic]) -> Steps[DescribedShareMember]:
-    yield MEMBER_ROWS + len(member.topics)
+    yield MEMBER_ROWS
     return DescribedShareMember(
         member_id=member.member_id,
         rack_id=member.rack_id,
         member_epoch=member.epoch,
         client_id=member.client_id,
         client_host=member.client_host,
-        subscribed_topic_names=sorted(member.topics),
+        subscribed_topic_names=(yield from in_order(member.topics)),
         assignment=(yield from described_assignment(member.assigned, topics)),
     )

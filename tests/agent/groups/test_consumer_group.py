@@ -24,6 +24,7 @@ from agent.groups.consumer_group import (
     ConsumerGroupPhase,
     ConsumerHeartbeat,
 )
+from agent.groups.topic_names import TopicNames
 from agent.groups.topic_pattern import TopicPattern
 from sequencer.api.groups import OffsetPosition
 from sequencer.api.topics import Topic
@@ -51,7 +52,7 @@ class Client:
     known: dict[str, KnownTopic]
     member_id: str
     instance_id: str | None = None
-    reads: frozenset[str] = frozenset({"events"})
+    reads: TopicNames = field(default_factory=lambda: TopicNames({"events"}))
     epoch: int = JOINS
     owned: Assignment = field(default_factory=dict)
     is_changed: bool = False
@@ -112,7 +113,7 @@ def test_a_group_without_patterns_looks_at_no_topics_that_it_does_not_read() -> 
     for number in range(2):
         many = topics(events=4) | {f"t{each}": topics(other=1)["other"] for each in range(1_000 + number)}
         joining = ConsumerHeartbeat(
-            "m", JOINS, rebalance_seconds=60.0, topics=frozenset({"events"}), owned={}
+            "m", JOINS, rebalance_seconds=60.0, topics=TopicNames({"events"}), owned={}
         )
         assert sum(group.heartbeat(0.0, joining, many)) < 100, "steps are in topics and partitions"
 
@@ -238,7 +239,7 @@ def test_a_member_that_must_give_up_more_stays_at_its_epoch() -> None:
 
 def test_new_partitions_and_topics_are_noticed() -> None:
     group, known = a_group()
-    client = Client(group, known, "m-1", reads=frozenset({"events", "other"}))
+    client = Client(group, known, "m-1", reads=TopicNames({"events", "other"}))
     client.join()
 
     client.known = topics(events=5, other=1)
@@ -249,7 +250,7 @@ def test_new_partitions_and_topics_are_noticed() -> None:
 
 def test_a_deleted_topic_is_given_up() -> None:
     group, known = a_group(events=2, other=1)
-    client = Client(group, known, "m-1", reads=frozenset({"events", "other"}))
+    client = Client(group, known, "m-1", reads=TopicNames({"events", "other"}))
     client.join()
 
     client.known = topics(other=1)
@@ -260,13 +261,13 @@ def test_a_deleted_topic_is_given_up() -> None:
 
 def test_what_a_member_stops_to_read_is_taken_back_while_it_has_others_to_give_up() -> None:
     group, known = a_group(events=4, other=1)
-    first = Client(group, known, "m-1", reads=frozenset({"events", "other"}))
+    first = Client(group, known, "m-1", reads=TopicNames({"events", "other"}))
     first.join()
     Client(group, known, "m-2").join()
     first.beat()
     assert OTHER in first.owned
 
-    answer = first.request(first.epoch, topics=frozenset({"events"}))
+    answer = first.request(first.epoch, topics=TopicNames({"events"}))
 
     assert answer.assigned is not None and OTHER not in answer.assigned
     first.take(answer)
@@ -323,7 +324,7 @@ def test_one_group_has_a_bounded_number_of_patterns() -> None:
 
 def test_subscriptions_and_members_are_bounded() -> None:
     group, full = ConsumerGroup("g", max_size=1, max_bytes=100), ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert Client(group, topics(events=1), "m-1", reads=frozenset({"x" * 98})).join().code is full
+    assert Client(group, topics(events=1), "m-1", reads=TopicNames({"x" * 98})).join().code is full
     assert Client(group, topics(events=1), "m" * 95).join().code is full, "names are kept, too"
     client = Client(group, topics(events=1), "m-1")
     assert client.join().code is ErrorCode.NONE
@@ -429,7 +430,7 @@ def test_a_commit_at_an_earlier_epoch_is_taken_of_partitions_that_the_member_alr
     group, known = a_group()
     first, second = two_members(group, known)
     given = sorted(second.partitions)
-    first.reads |= {"other"}
+    first.reads = TopicNames({"events", "other"})
     known["other"] = topics(other=1)["other"]
     first.full_beat()
     settled(first, second)
@@ -462,7 +463,7 @@ def test_a_commit_from_before_a_member_joined_again_is_refused() -> None:
 def test_most_members_choose_the_assignor() -> None:
     group, known = a_group()
     for n, assignor in enumerate(("uniform", "range", "range")):
-        said = {"rebalance_seconds": 1.0, "topics": frozenset({"events"}), "owned": {}}
+        said = {"rebalance_seconds": 1.0, "topics": TopicNames({"events"}), "owned": {}}
         Client(group, known, f"m-{n}").request(JOINS, assignor=assignor, **said)
 
     assert group.assignor == "range"
@@ -508,7 +509,7 @@ class Hostile(RuleBasedStateMachine):
     )
     def join(self, number: int, reads: set[str], is_static: bool) -> None:
         name = f"m-{number}"
-        client = Client(self.group, self.known, name, f"i-{number}" if is_static else None, frozenset(reads))
+        client = Client(self.group, self.known, name, f"i-{number}" if is_static else None, TopicNames(reads))
         old = self.clients.get(name)
         if old is not None:
             client.instance_id = old.instance_id

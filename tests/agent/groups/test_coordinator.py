@@ -13,6 +13,7 @@ from agent.groups.coordinator import GroupRefusal
 from agent.groups.group import Group, GroupPhase, JoinAnswer, JoinRequest, SyncRequest
 from agent.groups.group_bytes import PARTITION_BYTES, PENDING_BYTES, AnyGroup, GroupBytes
 from agent.groups.share_group import ShareHeartbeat
+from agent.groups.topic_names import TopicNames
 from sequencer.api.errors import SequencerUnavailable, UnknownGroup
 from sequencer.api.groups import CLASSIC_GROUP, FetchOffsets, GroupState, LoadGroup, OffsetPosition, SaveGroup
 from sequencer.api.reads import PartitionError
@@ -47,7 +48,7 @@ class Bench(Coordinators):
 
 
 def joining(name: str, *topics: str) -> ConsumerHeartbeat:
-    return ConsumerHeartbeat(name, 0, rebalance_seconds=30.0, topics=frozenset(topics or ("t",)), owned={})
+    return ConsumerHeartbeat(name, 0, rebalance_seconds=30.0, topics=TopicNames(topics or ("t",)), owned={})
 
 
 def request(name: str, instance: str | None = None, member_id: str = "") -> JoinRequest:
@@ -388,7 +389,7 @@ async def test_a_classic_group_stays_one_when_the_client_that_would_upgrade_it_i
         agent.bytes = GroupBytes(64 << 20)
         agent.bytes.total = 64 << 20
         with pytest.raises(GroupRefusal, match="groups_max_bytes"):
-            await agent.consumer_heartbeat("g", replace(joining("n"), topics=frozenset({"t" * 4_000})))
+            await agent.consumer_heartbeat("g", replace(joining("n"), topics=TopicNames({"t" * 4_000})))
         assert agent.held_group("g") is classic and isinstance(classic, Group)
         assert await agent.heartbeat("g", "m", None, joined.generation) is ErrorCode.NONE
 
@@ -413,9 +414,9 @@ async def test_joins_beyond_the_bytes_of_all_groups_come_later_and_earlier_group
         await refused("g1", replace(large("m", "m"), protocols=[("range", bytes(4 << 20))] * 2))
         assert agent.held_group("g16") is None, "a refused join leaves nothing behind"
         with pytest.raises(GroupRefusal, match="groups_max_bytes"):
-            await agent.consumer_heartbeat("c", replace(joining("m"), topics=frozenset({"t" * 4_000})))
+            await agent.consumer_heartbeat("c", replace(joining("m"), topics=TopicNames({"t" * 4_000})))
         with pytest.raises(GroupRefusal, match="groups_max_bytes"):
-            await agent.share_heartbeat("s", ShareHeartbeat("m", 0, topics=frozenset({"t" * 4_000})))
+            await agent.share_heartbeat("s", ShareHeartbeat("m", 0, topics=TopicNames({"t" * 4_000})))
         again = await agent.join("g0", large("m", "m"))
         assert (again.code, again.generation) == (ErrorCode.NONE, 1)
         await agent.sync("g0", SyncRequest("m", None, 1, "consumer", "range", [("m", b"all")]))
@@ -446,7 +447,7 @@ async def test_partitions_that_coordinators_assign_count_among_the_bytes_of_all_
         await agent.consumer_heartbeat("first", ConsumerHeartbeat("m", LEAVES))
         assert agent.bytes.total == 0
 
-        assert (await agent.share_heartbeat("s", ShareHeartbeat("m", 0, topics=frozenset("t")))).epoch == 1
+        assert (await agent.share_heartbeat("s", ShareHeartbeat("m", 0, topics=TopicNames("t")))).epoch == 1
         assert agent.bytes.total == 200 * PARTITION_BYTES + len("m") + len("t")
 
 
@@ -490,7 +491,7 @@ async def test_a_consumer_that_assigns_partitions_itself_may_commit_under_its_in
 async def test_a_share_group_takes_no_positions() -> None:
     async with opened(Bench()) as bench:
         topic = await bench.sequencer.create_topic(CreateTopic("t", 1, {}))
-        await bench.agents[0].share_heartbeat("g", ShareHeartbeat("m", 0, topics=frozenset({"t"})))
+        await bench.agents[0].share_heartbeat("g", ShareHeartbeat("m", 0, topics=TopicNames({"t"})))
         await bench.agents[0].share_heartbeat("g", ShareHeartbeat("m", -1))
         with pytest.raises(UnknownGroup):
             await bench.agents[0].commit("g", "", None, -1, [OffsetPosition(topic.topic_id, 0, 5, -1, "")])

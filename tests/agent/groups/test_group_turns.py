@@ -26,16 +26,24 @@ from agent.groups.coordinator import ASSIGNED_IN_A_TURN
 from agent.groups.group import Group, GroupMember, GroupPhase, JoinRequest, SyncRequest
 from agent.groups.share_group import ShareGroup, ShareHeartbeat, ShareMember
 from agent.groups.subscription import write_assignment
+from agent.groups.topic_names import TopicNames
 from agent.handlers import consumer_groups, share_groups
+from agent.handlers.described_groups import of_kind
 from sequencer.api.topics import Topic
+from sequencer.settings import SequencerSettings
 from tailrace.configs.topic_config import topic_settings
+from tailrace.kafka import ApiKey
 from tailrace.kafka.embedded import write_embedded
 from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from tailrace.kafka.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from tailrace.kafka.messages.consumer_protocol import ConsumerProtocolSubscription, TopicPartition
 from tailrace.turns import Steps, Turns, at_once, in_turns
-from tests.support.short_turns import HELD_SECONDS
+from tests.support.agents import agent_bench
+from tests.support.short_turns import HELD_SECONDS, asked_together
 from tests.support.turns import least_of_three, measured_turns
 
+LONG_LEASE = SequencerSettings(agent_lease_ms=86_400_000, agent_silence_ms=86_400_000)
 SHAPES = [(19, 10_000), (9_500, 20)]
 """Topics, and partitions of each: as many as one member can name in a request."""
 
@@ -205,7 +213,7 @@ async def test_10_000_members_of_which_each_reads_50_topics_are_served_in_short_
     by_id = {known.topic.topic_id: known for known in topics.values()}
 
     def subscription_of(number: int) -> Subscription:
-        return Subscription(frozenset(f"t{(number * 7 + each) % 500}" for each in range(50)))
+        return Subscription(TopicNames(f"t{(number * 7 + each) % 500}" for each in range(50)))
 
     group = of_many_members(subscription_of, topics)
 
@@ -258,9 +266,9 @@ async def test_members_share_all_partitions_in_short_turns(shape: tuple[int, int
     for number in range(count - 1):
         without = f"t{number % shape[0]}" if differs else ""
         name = f"m{number}"
-        group.members[name] = ShareMember(name, topics=frozenset(topics.keys() - {without}))
+        group.members[name] = ShareMember(name, topics=TopicNames(topics.keys() - {without}))
 
-    joining = ShareHeartbeat("last", JOINS, topics=frozenset(topics))
+    joining = ShareHeartbeat("last", JOINS, topics=TopicNames(topics))
     joined = await turns_of(lambda: group.heartbeat(0.0, joining, topics))
     assert joined.code is ErrorCode.NONE
 
@@ -289,3 +297,29 @@ async def test_members_that_name_very_many_topics_are_read_in_short_turns() -> N
     mixed = ConsumerGroup("g")
     joined = await turns_of(lambda: classic_members.join(mixed, 0.0, joining, {}))
     assert joined.code is ErrorCode.NONE
+
+
+@least_of_three
+async def test_members_of_the_new_protocols_that_name_very_many_topics_are_served_in_short_turns() -> None:
+    names = [f"{number:x}" for number in range(190_000)]
+
+    async with agent_bench(LONG_LEASE, auto_create_topics=False) as bench:
+        for epoch, named in ((JOINS, names), (1, names[::-1]), (1, names[1:])):
+            joining = ConsumerGroupHeartbeatRequest(
+                group_id="g",
+                member_id="a",
+                member_epoch=epoch,
+                rebalance_timeout_ms=60_000,
+                subscribed_topic_names=named,
+                topic_partitions=[],
+            )
+            (joined,) = await asked_together(bench, ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, [joining])
+            assert joined.error_code == 0, joined.error_message
+        describing = ConsumerGroupDescribeRequest(group_ids=["g"])
+        (described,) = await asked_together(bench, ApiKey.CONSUMER_GROUP_DESCRIBE, 1, [describing])
+        assert described.groups[0].members[0].subscribed_topic_names == sorted(names[1:])
+        group = await bench.services.groups.look("g", lambda held: of_kind(held, ConsumerGroup, "consumer"))
+        row = await turns_of(lambda: stored_consumer_group.stored(group))
+        restored = await turns_of(lambda: stored_consumer_group.restored(row, 0.0, 45.0, 10, 4 << 20))
+        assert restored.members["a"].subscription == group.members["a"].subscription
+        assert restored.members["a"].kept_bytes == group.members["a"].kept_bytes

@@ -11,6 +11,7 @@ from agent.groups import stored_share_group
 from agent.groups.assignors import shared
 from agent.groups.consumer_group import JOINS, LEAVES
 from agent.groups.share_group import ShareGroup, ShareGroupPhase, ShareHeartbeat, ShareHeartbeatAnswer
+from agent.groups.topic_names import TopicNames
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.turns import at_once
 from tests.agent.groups.test_consumer_group import EVENTS, OTHER, topics
@@ -21,7 +22,7 @@ KNOWN = topics(events=4, other=1)
 def beat(
     group: ShareGroup, member: str, epoch: int, *names: str, now: float = 0.0, known: object = None
 ) -> ShareHeartbeatAnswer:
-    asked = ShareHeartbeat(member, epoch, topics=frozenset(names) if names else None)
+    asked = ShareHeartbeat(member, epoch, topics=TopicNames(names) if names else None)
     return at_once(group.heartbeat(now, asked, KNOWN if known is None else known))  # type: ignore[arg-type]
 
 
