@@ -69,8 +69,7 @@ class ObjectRowMissing(RequestFailed):
 
 
 class RowStore(Protocol):
-    """Durable rows. The reference is `sequencer.store.memory.MemoryRowStore`; SQL is
-    `sequencer.store.sql.store.SqlRowStore`.
+    """Durable rows, in SQL: `sequencer.store.sql.store.SqlRowStore`. The tests have a reference in memory.
 
     Raises:
         SequencerUnavailable: the database is unreachable; it is unknown whether a write took effect.

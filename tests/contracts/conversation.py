@@ -85,11 +85,11 @@ from sequencer.api.values import Empty
 from sequencer.client import SequencerClient
 from sequencer.engine.committer import Committer
 from sequencer.rpc_handler import RpcHandler
-from sequencer.store.memory import MemoryRowStore
 from sequencer.store.sql.store import SqlRowStore
 from tailrace.batches.mixed_object import BatchCoordinates
 from tailrace.rpc import Link, Receiver, RpcConnection, RpcSecurity, RpcServer
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.memory_rows import MemoryRowStore
 
 GOLDEN = Path(__file__).parent / "golden"
 SECRET = b"golden"
