@@ -35,6 +35,7 @@ from agent.handlers.dead_letters import write_dead_letters
 from agent.identity import AgentIdentity
 from agent.internal_topics.copier import Copier
 from agent.internal_topics.copy_queue import CopyQueue
+from agent.lease import LeaseKeeper
 from agent.long_work import LongWork
 from agent.memory_budget import MemoryBudget
 from agent.neighbour import METHOD as PING
@@ -44,7 +45,6 @@ from agent.produce.lane import CLOSE_SESSION_SECONDS, Lane
 from agent.produce.lanes import Lanes
 from agent.produce.receipts import Receipts
 from agent.produce.request_memory import RequestMemory
-from agent.produce.sealing import Share
 from agent.produce.transactional_producers import TransactionalProducers
 from agent.quotas.precedence import book_of
 from agent.quotas.quotas import Quotas
@@ -70,19 +70,17 @@ from cache.peer import ChunkRequest, PeerClients, PeerServer
 from cache.reader import BatchReader
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
-from sequencer.api.agents import AgentInfo, AgentLease, AgentRef, Member, RenewAgent
-from sequencer.api.errors import IncarnationChanged, LeaseLost, SequencerError
+from sequencer.api.agents import AgentInfo, AgentRef, Member, RenewAgent
 from sequencer.api.interface import Sequencer
 from sequencer.api.values import Empty
 from sequencer.store_check import check_store, has_objects
-from tailrace.background_tasks import cancel_and_wait, log_and_continue
+from tailrace.background_tasks import cancel_and_wait
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy, wait_for
 from tailrace.object_store.api import ObjectStore
 from tailrace.rpc import (
     CallFailed,
     ClusterIdentity,
-    HelloRefused,
     KnownCluster,
     RpcClient,
     RpcSecurity,
@@ -331,7 +329,14 @@ class Agent:
         identity = AgentIdentity.of(lease, info, asked_at)
         self._services = services = self._wired(identity)
         self._create_dispatchers(services)
-        self._tasks.append(asyncio.create_task(self._keep_lease(lease), name="agent: lease"))
+        self.lease = LeaseKeeper(
+            services,
+            known=self._known,
+            is_draining=lambda: self._draining,
+            on_renewed=lambda: self._peers.retain(self.catalog.snapshot.ring),
+            on_lost=self._on_lost,
+        )
+        self._tasks.append(asyncio.create_task(self.lease.run(lease), name="agent: lease"))
         self._tasks.append(asyncio.create_task(self._connections.sweep(), name="agent: connections"))
         self._neighbour = NeighbourWatch(
             ring=lambda: self.catalog.snapshot.ring,
@@ -544,105 +549,7 @@ class Agent:
             self._services is not None and self._clock.monotonic() < self._services.identity.coordinates_until
         )
 
-    # --- the lease and the ring ---------------------------------------------------------------------------
-
-    async def _keep_lease(self, lease: AgentLease) -> None:
-        """Renew the lease before the sequencer counts the agent as dead. Re-register if the lease expired; stop if
-        another process took it."""
-        pause = min(lease.lease_ms, lease.silence_ms or lease.lease_ms) / 3000
-        is_ending, began = False, self._clock.monotonic()
-        while not is_ending:
-            # Count from request to request: after a slow answer the next renewal is due at once.
-            await self._clock.sleep(max(0.0, began + pause - self._clock.monotonic()))
-            began = self._clock.monotonic()
-            with log_and_continue(log, "the agent's lease could not be renewed", SequencerError):
-                is_ending = await self._renew_lease()
-            if self._clock.monotonic() >= self.services.identity.valid_until:
-                self.services.lanes.lose_share()
-
-    async def _renew_lease(self) -> bool:
-        """Renew the lease once. Return whether the process is to end."""
-        identity, asked_at = self.services.identity, self._clock.monotonic()
-        wanted = self.services.lanes.demand()
-        try:
-            renewed = await self._sequencer.renew_agent(
-                RenewAgent(
-                    broker_id=identity.broker_id,
-                    epoch=identity.lease_epoch,
-                    draining=self._draining,
-                    early_puts=wanted.early_puts,
-                    rows=wanted.rows,
-                )
-            )
-            self._check_incarnation(renewed.incarnation)
-            identity.renew(renewed, asked_at)
-            self._take_share(Share(renewed.early_puts, renewed.rows))
-            if not self.catalog.is_current(renewed.newest):
-                await self.catalog.refresh()
-        except IncarnationChanged as error:
-            identity.lapse(self._clock.monotonic())
-            self._end(f"the cluster's database is not the one that this agent knew: {error}")
-            return True
-        except LeaseLost as error:
-            identity.lapse(self._clock.monotonic())
-            if await self._is_taken():
-                info = identity.info
-                self._end(
-                    f"another agent has taken the lease of {info.host}:{info.port}; two agents can't be advertised "
-                    f"at one address, give each its own (--advertise): {error}"
-                )
-                return True
-            await self._register_again()
-            return False
-        await self._peers.retain(self.catalog.snapshot.ring)
-        return False
-
-    def _take_share(self, share: Share) -> None:
-        self.services.lanes.take_share(share)
-        for of, per_second in (("early_puts", share.early_puts), ("rows", share.rows)):
-            if per_second >= 0:
-                self.telemetry.cluster_share.labels(of).set(per_second)
-
-    def _check_incarnation(self, incarnation: int) -> None:
-        """Raise IncarnationChanged if the database was lost and recovered: the agent's state belongs to the old one."""
-        try:
-            self._known.check(ClusterIdentity("", incarnation))
-        except HelloRefused as error:
-            raise IncarnationChanged(str(error)) from error
-
-    def _end(self, reason: str) -> None:
-        """Ask the owner to end the process: the agent must not answer from its state any more."""
-        log.error("ending", reason=reason)
-        if self._on_lost is not None:
-            self._on_lost(reason)
-
-    async def _is_taken(self) -> bool:
-        """Whether another process has registered at this agent's address."""
-        try:
-            ring = (await self.catalog.refresh()).ring
-        except SequencerError:
-            return False  # registering will fail as well, and the next renewal checks again
-        mine = self.services.identity.info
-        return any(
-            (member.info.host, member.info.port) == (mine.host, mine.port)
-            and member.info.instance != self._instance
-            for member in ring.members
-        )
-
-    async def _register_again(self) -> None:
-        """Register again, under a higher epoch, after the lease lapsed (a pause, a partition). Groups start over."""
-        identity, asked_at = self.services.identity, self._clock.monotonic()
-        try:
-            lease = await self._sequencer.register_agent(identity.info)
-        except SequencerError as error:
-            log.warning("the agent's lapsed lease could not be taken again", error=str(error))
-            return
-        if lease.broker_id != identity.broker_id:
-            log.warning("the agent has another broker id now", before=identity.broker_id, now=lease.broker_id)
-        identity.renew(lease, asked_at)
-        log.warning(
-            "the agent's lease had lapsed and was taken again", broker_id=lease.broker_id, epoch=lease.epoch
-        )
+    # --- the ring and peers -------------------------------------------------------------------------------
 
     def _zone_ring(self) -> ZoneRing:
         ring = self.catalog.snapshot.ring
@@ -651,8 +558,6 @@ class Agent:
             broker_id = self._services.identity.broker_id if self._services is not None else -1
             seen = self._ring_seen = ZoneRing(ring, self._options.zone, broker_id)
         return seen
-
-    # --- peers --------------------------------------------------------------------------------------------
 
     def _peer_link(self, member: Member) -> RpcClient:
         security = self._options.rpc

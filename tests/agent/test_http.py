@@ -159,9 +159,9 @@ async def test_a_renewed_lease_brings_the_agents_share_of_the_clusters_budgets(t
     async with agent_pages(tmp_path) as (wired, _, get):
         settings = SequencerSettings(early_puts_per_second=6.0)
         wired.sequencer._view.budgets = ClusterBudgets(settings, wired.clock.monotonic() - 60)
-        await wired.agent._renew_lease()
+        await wired.agent.lease.renew()
         assert wired.metric("cluster_share", of="early_puts") == 0, "the first renewal brings none"
-        await wired.agent._renew_lease()
+        await wired.agent.lease.renew()
         assert wired.metric("cluster_share", of="early_puts") == 6.0, "it is alone: all is its"
         _, text = await get("/metrics")
         assert 'of="rows"' not in text, "rows have no budget here"

@@ -81,6 +81,7 @@ from agent.fetch.windows import Windows
 from agent.groups.consumer_group import ConsumerGroup
 from agent.groups.coordinator import GroupCoordinator
 from agent.groups.group import Group
+from agent.lease import LeaseKeeper
 from agent.memory_budget import MemoryBudget
 from agent.produce.active_buffer import BatchResult
 from agent.produce.lane import Lane
@@ -88,7 +89,6 @@ from agent.produce.lanes import Lanes
 from agent.produce.receipts import Receipts
 from agent.produce.uploader import Uploader
 from agent.produce_fast_path import ProduceFastPath
-from agent.server import Agent
 from cache import framed, in_place, mixed_reader
 from cache.chunk import ChunkBytes
 from cache.chunk_cache import ChunkCache
@@ -1987,7 +1987,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "an agent's lease renewal wrongly reports another incarnation",
-        [(Agent, "_check_incarnation", _takes_leases_away)],
+        [(LeaseKeeper, "_check_incarnation", _takes_leases_away)],
         NO_TROUBLE,
     ),
     # --- what is counted, and what is reported about topics
@@ -2701,7 +2701,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         {**LOSES, "jobs": 2, "misfortunes": at("the database fails", "the database is lost"), "trouble_s": 3.0},
     ),
     Mutation(
-        "an agent continues under another incarnation", [(Agent, "_end", does_nothing)], LOSES
+        "an agent continues under another incarnation", [(LeaseKeeper, "_lose", does_nothing)], LOSES
     ),
     Mutation(
         "a compactor continues under another incarnation",
