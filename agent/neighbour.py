@@ -99,7 +99,6 @@ class NeighbourWatch:
         await self._refresh()
 
     async def close(self) -> None:
-        """Close the connection."""
         link, self._link = self._link, None
         if link is not None:
             await link.close()

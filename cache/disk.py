@@ -55,7 +55,6 @@ class DiskTier:
 
     @property
     def bytes_held(self) -> int:
-        """Bytes of all chunks on the disk."""
         return self._index.bytes_held
 
     @property

@@ -63,7 +63,6 @@ class RebuiltBatches:
 
     @property
     def memory_bytes(self) -> int:
-        """Estimated memory."""
         return 600 + len(self.data) + 40 * len(self.base_offsets)
 
     def view(self, first: int, upto: int) -> memoryview:

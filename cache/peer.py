@@ -188,7 +188,6 @@ class PeerClients:
             await peer.link.close()
 
     async def close(self) -> None:
-        """Close all links."""
         peers, self._peers = list(self._peers.values()), {}
         for peer in peers:
             await peer.link.close()

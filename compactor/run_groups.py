@@ -46,7 +46,6 @@ class RunGroup:
 
     @cached_property
     def headers(self) -> list[BatchHeader]:
-        """The batches' headers."""
         return self.parquet.batches[self.batch_range.start : self.batch_range.stop]
 
     @cached_property

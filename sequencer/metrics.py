@@ -35,7 +35,6 @@ class StatisticsGauges(DeclaredMetrics, prefix="tailrace_sequencer_"):
     _oldest_transaction_age_seconds = metric(Gauge, "Age of the oldest open transaction; 0 if none is open.")
 
     def show(self, statistics: Statistics) -> None:
-        """Set all gauges."""
         for kind in _ROW_KINDS:
             self._rows.labels(kind).set(getattr(statistics, kind))
         self._group_bytes.set(statistics.group_bytes)

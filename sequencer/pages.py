@@ -66,7 +66,6 @@ async def all_share_offsets(sequencer: Sequencer, group_id: str) -> list[ShareOf
 
 
 async def all_pins(sequencer: Sequencer) -> list[TablePin]:
-    """Return the pins of all tables."""
     return [pin async for page in pages(sequencer.table_pins, TablePinsRequest()) for pin in page.pins]
 
 

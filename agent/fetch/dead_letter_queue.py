@@ -48,7 +48,6 @@ class DeadLetterQueue:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, write_dead_letters: WriteDeadLetters) -> None:
-        """Start writing."""
         self._task = asyncio.create_task(self._run(write_dead_letters), name="agent: dead letters")
 
     async def close(self) -> None:

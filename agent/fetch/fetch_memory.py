@@ -53,7 +53,6 @@ class FetchMemory:
 
     @property
     def is_contended(self) -> bool:
-        """Whether a fetch waits for memory."""
         return self._budget.is_contended
 
     @property

@@ -39,11 +39,9 @@ class ShareReleases:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start releasing."""
         self._task = asyncio.create_task(self._run(), name="agent: share sessions")
 
     async def close(self) -> None:
-        """Stop releasing."""
         await cancel_and_wait(self._task)
 
     def connection_ended(self, connection: object) -> None:

@@ -223,7 +223,6 @@ class Windows:
     # --- the subscription
 
     def next_request(self, now: float, max_wait_ms: int) -> WatchRequest:
-        """Return the next call of the subscription."""
         removed = self._drop_idle(now)
         added = list(islice(self._to_add, self._added_at_once))
         for partition in added:

@@ -169,7 +169,6 @@ class HttpCall:
 
 
 def answered(body: object, status: int = 200) -> web.Response:
-    """Return a response with a JSON body."""
     return web.Response(body=msgspec.json.encode(body), status=status, content_type=JSON)
 
 

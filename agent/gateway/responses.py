@@ -73,7 +73,6 @@ class ResponseStream:
             transport.close()
 
     async def end(self) -> web.StreamResponse:
-        """End the response and return it."""
         if not self._response.prepared:
             await self._response.prepare(self._call.request)
         return self._response

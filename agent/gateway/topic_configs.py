@@ -44,8 +44,6 @@ class ConfigValue(msgspec.Struct):
 
 
 class NewValue(msgspec.Struct):
-    """The new value of a config."""
-
     value: str | None = None
 
 

@@ -285,7 +285,6 @@ class ConsumerGroup:
         return names
 
     def static_member(self, instance_id: str) -> Consumer | None:
-        """Return the member that holds this instance id."""
         return self._instances.get(instance_id)
 
     # --- ConsumerGroupHeartbeat

@@ -225,7 +225,6 @@ class Group:
         return topics
 
     def static_member(self, instance_id: str) -> GroupMember | None:
-        """Return the member that holds this instance id."""
         return self._instances.get(instance_id)
 
     # --- JoinGroup

@@ -105,7 +105,6 @@ class CopyQueue:
             await self._task
 
     async def stop(self) -> None:
-        """Stop copying."""
         await cancel_and_wait(self._task)
 
     @property

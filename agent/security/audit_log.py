@@ -20,8 +20,6 @@ log = structlog.get_logger(AUDIT_LOGGER)
 
 
 class AuditLog:
-    """The audit log of one agent."""
-
     def __init__(self, telemetry: AgentTelemetry, clock: Clock) -> None:
         self._telemetry = telemetry
         self._clock = clock

@@ -57,14 +57,12 @@ class ConnectionLimits:
         return True
 
     def login_failed(self, address: str) -> None:
-        """Count a failed login."""
         failures, address = self._current(), counted_address(address)
         if len(failures) >= MAX_ADDRESSES:
             failures.clear()
         failures[address] = failures.get(address, 0) + 1
 
     def closed(self, address: str, principal: str | None) -> None:
-        """Uncount a connection."""
         _uncount(self._of_address, counted_address(address))
         if principal is not None:
             _uncount(self._of_principal, principal)

@@ -34,12 +34,10 @@ _TOKEN_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
 def token_id_of(random: UUID) -> str:
-    """Return the id of a new token."""
     return urlsafe_b64encode(random.bytes).rstrip(b"=").decode()
 
 
 def is_token_id(text: str) -> bool:
-    """Whether the text has the form of a token id."""
     return _TOKEN_ID.fullmatch(text) is not None
 
 

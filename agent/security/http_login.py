@@ -134,7 +134,6 @@ class HttpLogin:
         self._logins = logins
 
     async def __call__(self, request: web.Request) -> web.Response | None:
-        """Return the refusal, or None."""
         if request.path in OPEN_PATHS:
             return None
         given = request.headers.get("Authorization", "")

@@ -34,7 +34,6 @@ def stored_principal(tenant: Tenant, principal: str) -> str:
 
 
 def owner_of(acl: Acl) -> Tenant | None:
-    """Return the tenant that owns this ACL, or None."""
     return tenant_of(acl.principal.partition(":")[2])
 
 

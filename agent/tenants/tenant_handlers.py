@@ -57,7 +57,6 @@ class NameTranslator:
         return MUST_WAIT if self._ids.unknown else changed
 
     async def to_stored(self, request: Any) -> Any:
-        """Return the request with stored names."""
         changed = await self._to_stored_in_turns(request)
         if not self._ids.unknown:
             return changed

@@ -78,7 +78,6 @@ def _fields(columns: Columns, taken: Iterable[str] = ()) -> list[pa.Field]:
 
 
 def arrow_type(kind: ColumnType) -> pa.DataType:
-    """Return the Arrow type of a column."""
     match kind:
         case Scalar():
             return _SCALARS[kind]

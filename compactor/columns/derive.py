@@ -329,7 +329,6 @@ class _OutputFiles:
         self.unfit = 0
 
     def add(self, rows: pa.Table) -> None:
-        """Add some rows."""
         for part in parts(rows, self._columns, self._decoder):
             self._add(part)
 
@@ -350,7 +349,6 @@ class _OutputFiles:
 
 
 def _joined(column: pa.ChunkedArray) -> pa.Array:
-    """Return the chunks as one array."""
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 

@@ -60,7 +60,6 @@ class HttpRegistry:
             await self._session.close()
 
     async def schema(self, schema_id: int) -> RegisteredSchema:
-        """See Registry."""
         cached = self._schemas.get(schema_id)
         if cached is not None:
             return cached

@@ -39,5 +39,4 @@ NEVER_NULL = frozenset({"topic", "partition", "offset", "timestamp", "timestampT
 
 
 def spark_schema(columns: tuple[str, ...]) -> str:
-    """Return the columns as Spark DDL."""
     return ", ".join(f"{name} {COLUMNS[name].spark}" for name in columns)

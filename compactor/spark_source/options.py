@@ -58,7 +58,6 @@ class TopicChoice:
     assigned: Mapping[str, frozenset[int]] | None = None
 
     def has_topic(self, name: str) -> bool:
-        """Whether the topic is chosen."""
         return re.fullmatch(self.pattern, name) is not None if self.pattern else name in self.names
 
     def has_partition(self, name: str, partition: int) -> bool:

@@ -144,7 +144,6 @@ class IcebergTables:
     def open(
         self, topic_id: UUID, name: str, *, create: bool, is_quarantine: bool = False
     ) -> IcebergTable | None:
-        """See Tables."""
         wanted = _TableName(topic_id, name, is_quarantine)
         table = self._find(wanted)
         if table is None and create:
@@ -268,7 +267,6 @@ class _TableName(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """The folder of its files."""
         return f"{self.topic_id}{self._kind}"
 
     @property

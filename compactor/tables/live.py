@@ -72,7 +72,6 @@ class RowRange(NamedTuple):
 
     @property
     def length(self) -> int:
-        """The number of rows."""
         return self.end - self.start
 
 
@@ -206,7 +205,6 @@ class FileRows:
 
     @property
     def live_count(self) -> int:
-        """The number of live rows."""
         return sum(count for _, count in self.live)
 
 

@@ -56,11 +56,9 @@ class CatalogTables:
     def open(
         self, topic_id: UUID, name: str, *, create: bool, is_quarantine: bool = False
     ) -> TopicTable | None:
-        """See Tables."""
         return self.iceberg.open(topic_id, name, create=create, is_quarantine=is_quarantine)
 
     def drop(self, topic_id: UUID, name: str, *, is_quarantine: bool = False) -> None:
-        """See Tables."""
         self.iceberg.drop(topic_id, name, is_quarantine=is_quarantine)
 
 

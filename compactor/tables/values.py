@@ -92,7 +92,6 @@ class InProcessDeriver:
         self._run = run
 
     async def derive(self, items: Sequence[DeriveItem]) -> list[DeriveOutcome]:
-        """See Deriver."""
         return [await derive(item, self._store, self._run) for item in items]
 
 

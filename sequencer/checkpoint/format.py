@@ -136,12 +136,10 @@ def meta_prefix(cluster_id: str) -> str:
 
 
 def cluster_key(cluster_id: str) -> str:
-    """Return the key of `cluster.json`."""
     return f"{cluster_id}/cluster.json"
 
 
 def head_key(cluster_id: str, head_id: HeadId) -> str:
-    """Return a head's key."""
     return f"{_stem(cluster_id, head_id)}.head"
 
 
@@ -213,7 +211,6 @@ def unseal(data: Buffer) -> bytes:
 
 
 def encode_head(head: Head) -> Steps[bytes]:
-    """Return a head as it is stored."""
     return (yield from seal(_encoder.encode(head)))
 
 
@@ -229,7 +226,6 @@ def decode_head(data: Buffer) -> Head:
 
 
 def encode_part(rows: Mapping[type[Row], Sequence[Row]]) -> Steps[bytes]:
-    """Return a part as it is stored."""
     tables: list[Table] = []
     for kind, found in rows.items():
         for first in range(0, len(found), TABLE_ROWS):
@@ -255,7 +251,6 @@ def decode_part(data: Buffer, part: Part) -> list[Table]:
 
 
 def encode_rows(kind: type[Row], rows: Iterable[Row], deletes: Iterable[tuple[object, ...]] = ()) -> Table:
-    """Return rows of one kind as a table."""
     puts = _encoder.encode([msgspec.structs.astuple(row) for row in rows])
     return Table(kind.__name__, msgspec.Raw(puts), msgspec.Raw(_encoder.encode(list(deletes))))
 
@@ -353,7 +348,6 @@ class CheckpointedRows:
             self.by_kind[kind].clear()
 
     def all(self, kind: type[Any]) -> list[Any]:
-        """Return all rows of a kind."""
         return list(self.by_kind[kind].values())
 
 

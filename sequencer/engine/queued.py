@@ -45,7 +45,6 @@ class EarlyCommits:
         return self._by_session.get(session_id, {})
 
     def put(self, commit: CommitRequest, request: QueuedRequest) -> None:
-        """Add a waiting commit."""
         self._by_session.setdefault(commit.session_id, {})[commit.number] = request
 
     def take(self, session_id: UUID, number: int) -> QueuedRequest | None:
@@ -66,5 +65,4 @@ class EarlyCommits:
         return (request for waiting in self._by_session.values() for request in waiting.values())
 
     def clear(self) -> None:
-        """Remove all."""
         self._by_session.clear()

@@ -146,7 +146,6 @@ class Decision:
     needs: Callable[[HotState, Any], RequiredRows] | None = None
 
     def needs_of(self, request: Any) -> Needs | None:
-        """Return `needs` bound to this request."""
         needs = self.needs
         return None if needs is None else lambda state: needs(state, request)
 

@@ -233,7 +233,6 @@ def _check_transactions_on(
 
 
 def check_hot_rows(state: HotState) -> list[Finding]:
-    """Check the invariants among hot rows."""
     return [
         *_check_topics(state),
         *check_positions(state, state.all(PendingOffsetRow)),

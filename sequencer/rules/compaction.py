@@ -82,7 +82,6 @@ class _PageBudget:
         return self.runs <= 0 or self.bytes <= 0
 
     def take(self, candidate: CompactionCandidate) -> None:
-        """Count a candidate."""
         self.runs -= len(candidate.runs)
         self.bytes -= sum(map(run_bytes, candidate.runs)) + ABORTED_BYTES * len(candidate.aborted)
 

@@ -144,7 +144,6 @@ def producer_row(
     last_timestamp: int,
     updated_ms: int,
 ) -> ProducerRow:
-    """Return the row for a state."""
     return ProducerRow(
         topic_id=topic_id,
         partition=partition,

@@ -327,7 +327,6 @@ class Draft:
         return [row for row in rows if row.broker_id == broker_id and row.closed_ms is None]
 
     def open_sessions(self) -> list[SessionRow]:
-        """Return all open upload sessions."""
         keys = ((session_id,) for session_id in self.durable.open_sessions)
         return [row for row in self.matching(SessionRow, keys, lambda key: True) if row.closed_ms is None]
 
@@ -343,7 +342,6 @@ class Draft:
         return self.matching(ShareRow, islice(durable, limit + deleted), lambda key: key[0] == group_id)
 
     def tokens_of(self, owner: str) -> list[DelegationTokenRow]:
-        """Return an owner's delegation tokens."""
         rows = self.matching(DelegationTokenRow, self.durable.tokens_of.get(owner, {}), lambda key: True)
         return [row for row in rows if row.owner == owner]
 

@@ -296,7 +296,6 @@ class TransactionRow(Row, frozen=True):
 
     @property
     def producer(self) -> ProducerRef:
-        """The current producer."""
         return ProducerRef(self.producer_id, self.producer_epoch)
 
     @property

@@ -175,7 +175,6 @@ class HotState:
         return (cast("R", rows[(row_id,)]) for row_id in ids)
 
     def keys(self, kind: type[Row]) -> list[Key]:
-        """Return the keys of all rows of a kind."""
         return list(self._rows[kind])
 
     def rows_after(self, kind: type[R], after: Key | None, count: int) -> list[R]:

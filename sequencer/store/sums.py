@@ -65,5 +65,4 @@ class SumDeltas:
 
 
 def statistics_of(counter: Callable[[str], int]) -> StoreStatistics:
-    """Return the statistics according to the counters."""
     return StoreStatistics(*map(counter, SUMS))

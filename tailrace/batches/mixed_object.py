@@ -122,7 +122,6 @@ class RunDescription(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """The partition of the run."""
         return TopicPartition(self.topic_id, self.partition)
 
     @property

@@ -49,8 +49,6 @@ class Record(NamedTuple):
 
 
 class NewRecord(NamedTuple):
-    """A record to write."""
-
     key: bytes | None
     value: bytes | None
     headers: Headers = ()

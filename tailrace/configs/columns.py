@@ -110,7 +110,6 @@ _WIDER = {(Scalar.INT, Scalar.LONG): Scalar.LONG, (Scalar.FLOAT, Scalar.DOUBLE):
 
 
 def is_name(text: str) -> bool:
-    """Whether a column can have this name."""
     return 0 < len(text) <= MAX_NAME_CHARACTERS and _NOT_IN_NAMES.search(text) is None
 
 

@@ -50,8 +50,6 @@ class HttpBounds:
 
 
 class ConnectionCounts(Protocol):
-    """The metrics of connections."""
-
     connections: Gauge
     closed_connections: Counter
 

@@ -153,13 +153,11 @@ def _body_of_response(api_key: int, api_version: int, frame: Buffer) -> int:
 
 
 def request_codec(api_key: int, api_version: int) -> Codec:
-    """Return the compiled codec of a request."""
     spec = _spec(api_key, api_version)
     return codec(spec.request, api_version, spec.is_flexible(api_version), max_items=spec.max_items)
 
 
 def response_codec(api_key: int, api_version: int) -> Codec:
-    """Return the compiled codec of a response."""
     spec = _spec(api_key, api_version)
     return codec(spec.response, api_version, spec.is_flexible(api_version))
 

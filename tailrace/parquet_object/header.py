@@ -51,7 +51,6 @@ class ParquetRun(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """The partition of the run."""
         return TopicPartition(self.topic_id, self.partition)
 
 

@@ -85,7 +85,6 @@ class StoredBatch:
 
     @property
     def data(self) -> bytes:
-        """The batch as one buffer."""
         return b"".join(self.parts)
 
 
@@ -112,7 +111,6 @@ class ParquetIndex:
 
     @cached_property
     def batches(self) -> list[BatchHeader]:
-        """The original header of each batch."""
         data = self.header.batch_headers
         try:
             return [read_header(data, position) for position in range(0, len(data), HEADER_BYTES)]

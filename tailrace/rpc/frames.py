@@ -77,7 +77,6 @@ def _decoder(kind: Hashable) -> msgspec.msgpack.Decoder[Any]:
 
 
 def encode_body(value: Any) -> bytes:
-    """Encode a struct as the body of a frame."""
     return _encoder.encode(value)
 
 

@@ -74,7 +74,6 @@ class ShownGroup:
         return {(topic, int(number)) for topic, _, number in named}
 
     def as_json(self) -> dict[str, Any]:
-        """Return the group for --json."""
         return asdict(self)
 
 

@@ -125,7 +125,6 @@ class KafkaClient:
         return bytes(answer.auth_bytes)
 
     def close(self) -> None:
-        """Close the connection."""
         if self._writer is not None:
             self._writer.close()
 

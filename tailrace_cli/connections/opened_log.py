@@ -45,7 +45,6 @@ class OpenLog:
 
     @property
     def store_url(self) -> str:
-        """The URL of the object store."""
         assert self.settings.store is not None, "an opened log has a store"
         return self.settings.store
 

@@ -32,8 +32,6 @@ rebalancing revokes them in `consume`), so retrying the commit under the new gen
 
 @dataclass(frozen=True, slots=True)
 class ReadRecord:
-    """A record as a consumer reads it."""
-
     offset: int
     timestamp: tuple[int, int]
     key: bytes | None

@@ -46,7 +46,6 @@ _SECTIONS = {
 
 
 def page() -> str:
-    """Return the page as Markdown."""
     parts = [_HEAD]
     for section, title in _SECTIONS.items():
         parts.append(f"## {title}\n\n| setting | default | what it is |\n|---|---|---|")

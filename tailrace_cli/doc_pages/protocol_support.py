@@ -149,7 +149,6 @@ Tools and their limits, with Kafka 4.3.1, most tested by `make compat`, the othe
 
 
 def page() -> str:
-    """Return the page as Markdown."""
     with_effect = [config for config in _configs() if config.has_effect]
     without = [config for config in _configs() if not config.has_effect]
     return "\n".join(

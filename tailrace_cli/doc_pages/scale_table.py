@@ -33,7 +33,6 @@ COMMITTER_CORES = 0.7
 
 
 def table() -> str:
-    """Return the table as Markdown."""
     prices = read_prices()
     loads = [load_of(workload) for workload in CASES.values()]
     bills = [bill_of(usage_of(workload), prices) for workload in CASES.values()]

@@ -34,12 +34,10 @@ Check = Callable[[Settings], object]
 
 
 def serve_mistakes(settings: Settings) -> list[str]:
-    """Return a line for each mistake in the settings of `serve`."""
     return _mistakes(settings, _OF_ALL + _OF_CLIENTS)
 
 
 def agent_mistakes(settings: Settings) -> list[str]:
-    """Return a line for each mistake in the settings of `agent`."""
     return _mistakes(
         settings,
         _OF_ALL + _OF_CLIENTS + _OF_AGENT,
@@ -47,7 +45,6 @@ def agent_mistakes(settings: Settings) -> list[str]:
 
 
 def sequencer_mistakes(settings: Settings) -> list[str]:
-    """Return a line for each mistake in the settings of `sequencer`."""
     return _mistakes(
         settings,
         _OF_ALL + _OF_SEQUENCER,
@@ -55,7 +52,6 @@ def sequencer_mistakes(settings: Settings) -> list[str]:
 
 
 def compact_mistakes(settings: Settings) -> list[str]:
-    """Return a line for each mistake in the settings of `compact`."""
     names_log = settings.store or settings.database or settings.sequencers
     return _mistakes(settings, _OF_ALL + _OF_LOG if names_log else _OF_ALL)
 

@@ -61,7 +61,6 @@ def read_url(url: str) -> sa.URL:
 
 
 def without_password(url: sa.URL) -> sa.URL:
-    """Return the URL without its passwords."""
     return sa.URL.create(
         url.drivername, url.username, host=url.host, port=url.port, database=url.database,
         query={name: value for name, value in url.query.items() if "password" not in name},
