@@ -30,7 +30,7 @@ from agent.connection import FastPath, KafkaConnection, Reply
 from agent.decoding_threads import CLIENT
 from agent.errors import AnswerMemoryExhausted, AnswerTooLarge, RequestMemoryExhausted, code_of
 from agent.handlers import AT_ONCE, HANDLERS, LARGE
-from agent.handlers.produce import answer_of_one
+from agent.handlers.accepted_batches import answer_of_one
 from agent.leadership import KnownLeadership
 from agent.long_work import LONG_FRAME_BYTES
 from agent.memory_budget import Grant, release

@@ -3,11 +3,6 @@ with `tailrace.flush=async` it answers once the batch is in the buffer.
 
 The admission (all that happens before the handler returns) keeps the order of a connection's requests. The answer is
 deferred until the last batch of the request has its outcome. With acks=0 the dispatcher drops it.
-
-A transactional batch is bound to its transaction on receipt. Clients of transaction version 2 (Produce 12 and above)
-end every transaction with a new epoch, so the batch's epoch identifies it. For older clients the agent asks the
-sequencer for the number of the transaction that is open now. A batch that arrives late is then refused instead of
-joining the next transaction.
 """
 
 from __future__ import annotations
@@ -18,17 +13,21 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from agent.catalog import KnownTopic, RequestTopics, has
-from agent.errors import EXPECTED, code_of, produce_code
+from agent.errors import code_of
+from agent.handlers.accepted_batches import (
+    PARTITIONS_IN_A_TURN,
+    AcceptedBatch,
+    answer_in_turns,
+    answer_of,
+    refuse,
+    refuse_all,
+)
 from agent.handlers.current_leaders import FIRST_VERSION_OF_LEADERS, name_leaders
-from agent.produce.active_buffer import BatchResult, BufferedBatch, Submission
-from agent.produce.current_transactions import QUERIES_IN_A_CALL
+from agent.handlers.transactional_batches import bound_to_transactions
+from agent.produce.active_buffer import BufferedBatch, Submission
 from agent.services import MUST_WAIT, Deferred, LongAnswer, MustWait, RequestContext, Services
-from sequencer.api.commits import ANY_TRANSACTION, BatchError
 from sequencer.api.errors import SequencerError
-from sequencer.api.transactions import CurrentTransactionQuery
 from tailrace.batches.compression import MAX_LOOKED_INTO_BYTES
 from tailrace.batches.mixed_object import BatchCoordinates, coordinates
 from tailrace.batches.produced_batch import plain_batch
@@ -44,7 +43,7 @@ from tailrace.batches.record_batch import (
 )
 from tailrace.batches.records import LOOKED_AT_TOGETHER, InvalidRecords, keyless_records
 from tailrace.buffers import Buffer
-from tailrace.configs.topic_config import Flush, Latency, TopicSettings
+from tailrace.configs.topic_config import Flush, TopicSettings
 from tailrace.ids import TopicPartition
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.produce import (
@@ -56,36 +55,13 @@ from tailrace.kafka.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from tailrace.turns import Steps, ThreadTurns, Turns, at_once, in_parts, in_turns
+from tailrace.turns import Steps, ThreadTurns, Turns, at_once, in_turns
 
-_STORED = BatchError.NONE
-_DUPLICATE = BatchError.DUPLICATE
-_FORGOTTEN = BatchError.UNKNOWN_PRODUCER_ID
-_UNKNOWN = BatchError.UNKNOWN_TOPIC_OR_PARTITION
 _COMPACT = "compact"
 FIRST_TOPIC_ID_VERSION = 13
 FIRST_ZSTD_VERSION = 7
 """Before this version Kafka refuses zstd batches: consumers as old as the producer may be unable to read them."""
-PARTITIONS_IN_A_TURN = 1_000
-"""Partitions whose batches are checked in one turn of the loop, when a request has to wait anyway."""
 MAX_RECORD_ERRORS = 100
-FIRST_VERSION_OF_TRANSACTIONS_2 = 12
-"""From this version on the first batch begins a transaction, and every end bumps the epoch (KIP-890)."""
-
-
-class _Accepted(msgspec.Struct, gc=False):
-    """A batch to put into the buffer, and the response row that its result fills."""
-
-    partition: TopicPartition
-    topic_name: str
-    coordinates: BatchCoordinates
-    data: Buffer
-    row: PartitionProduceResponse
-    log_append_ms: int
-    transaction: int = 0
-    needs_keys: bool = False
-    latency: Latency = Latency.BALANCED
-    is_answered_on_receipt: bool = False
 
 
 async def handle(
@@ -106,7 +82,7 @@ async def handle(
     if any(batch.needs_keys for batch in accepted):
         accepted = await _with_keys(services, accepted)
     if any(batch.coordinates.is_transactional for batch in accepted):
-        accepted = await _bound_to_transactions(services, request, version, accepted)
+        accepted = await bound_to_transactions(services, request, version, accepted)
     if len(accepted) > PARTITIONS_IN_A_TURN:
         return await _submitted_in_turns(services, context, response=response, accepted=accepted)
     return _submitted(services, context, response, accepted)
@@ -130,7 +106,7 @@ def handle_at_once(
     response, accepted = at_once(_validated(services, context, request, topics))
     for batch in accepted:
         if batch.coordinates.flags & TRANSACTIONAL_FLAG:
-            _refuse_all(services, accepted, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+            refuse_all(services, accepted, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
             return _submitted(services, context, response, [])
     return _submitted(services, context, response, accepted)
 
@@ -140,11 +116,11 @@ def _validated(
     context: RequestContext,
     request: ProduceRequest,
     topics: Sequence[KnownTopic | ErrorCode],
-) -> Steps[tuple[ProduceResponse, list[_Accepted]]]:
+) -> Steps[tuple[ProduceResponse, list[AcceptedBatch]]]:
     """Return the response with a row for each partition, and the accepted batches. `topics`: for each topic of the
     request, the known topic or the error that refuses it."""
     response = ProduceResponse()
-    accepted: list[_Accepted] = []
+    accepted: list[AcceptedBatch] = []
     for topic_data, topic in zip(request.topic_data, topics, strict=True):
         rows: list[PartitionProduceResponse] = []
         response.responses.append(
@@ -156,7 +132,7 @@ def _validated(
             row = PartitionProduceResponse(index=partition_data.index, base_offset=-1)
             rows.append(row)
             if isinstance(topic, ErrorCode):
-                _refuse(services, row, topic, "")
+                refuse(services, row, topic, "")
             else:
                 partition = TopicPartition(topic.topic.topic_id, partition_data.index)
                 context.leadership.note(partition)
@@ -175,19 +151,19 @@ def _validated(
 
 
 def _submitted(
-    services: Services, context: RequestContext, response: ProduceResponse, accepted: list[_Accepted]
+    services: Services, context: RequestContext, response: ProduceResponse, accepted: list[AcceptedBatch]
 ) -> Deferred | ProduceResponse:
     """Put the batches into the lanes' buffers and return the answer."""
     if not accepted:
         return response
     _copy_if_mostly_refused(accepted)
-    deferred = Deferred(partial(_answer, services, context.api_version, response, accepted))
+    deferred = Deferred(partial(answer_of, services, context.api_version, response, accepted))
     _submit(services, context, accepted, first=0, submission=Submission(len(accepted), deferred.is_ready))
     return deferred
 
 
 async def _submitted_in_turns(
-    services: Services, context: RequestContext, response: ProduceResponse, accepted: list[_Accepted]
+    services: Services, context: RequestContext, response: ProduceResponse, accepted: list[AcceptedBatch]
 ) -> Deferred:
     """As `_submitted`, for very many batches: each turn of the loop handles a part of them, and later a part of the
     answer.
@@ -200,7 +176,7 @@ async def _submitted_in_turns(
     async for some in turns.parts(accepted):
         of_some, of_frame = _viewed(some)
         viewed, frame = viewed + of_some, max(frame, of_frame)
-    making = partial(_answer_in_turns, services, context.api_version, response, accepted)
+    making = partial(answer_in_turns, services, context.api_version, response, accepted)
     deferred = Deferred(lambda results: LongAnswer(making(results)))
     submission = Submission(len(accepted), deferred.is_ready)
     for first in range(0, len(accepted), PARTITIONS_IN_A_TURN):
@@ -216,7 +192,7 @@ async def _submitted_in_turns(
 def _submit(
     services: Services,
     context: RequestContext,
-    accepted: Sequence[_Accepted],
+    accepted: Sequence[AcceptedBatch],
     first: int,
     submission: Submission,
 ) -> None:
@@ -242,7 +218,7 @@ def _submit(
     services.lanes.submit(batches)
 
 
-def _copy_if_mostly_refused(accepted: Sequence[_Accepted]) -> None:
+def _copy_if_mostly_refused(accepted: Sequence[AcceptedBatch]) -> None:
     """Copy the accepted batches if they are less than half of their frame. Views would keep the whole frame in memory,
     in the buffer and later in the cache, which both count only the batches."""
     viewed, frame = _viewed(accepted)
@@ -250,7 +226,7 @@ def _copy_if_mostly_refused(accepted: Sequence[_Accepted]) -> None:
         _copy_views(accepted)
 
 
-def _viewed(accepted: Sequence[_Accepted]) -> tuple[int, int]:
+def _viewed(accepted: Sequence[AcceptedBatch]) -> tuple[int, int]:
     """Return the bytes of the batches that are views of the request's frame, and the frame's bytes; 0 and 0 if none is.
     A batch stamped with LogAppendTime was copied, so it is no view."""
     viewed = 0
@@ -262,7 +238,7 @@ def _viewed(accepted: Sequence[_Accepted]) -> tuple[int, int]:
     return viewed, len(frame)
 
 
-def _copy_views(accepted: Sequence[_Accepted]) -> None:
+def _copy_views(accepted: Sequence[AcceptedBatch]) -> None:
     for batch in accepted:
         if isinstance(batch.data, memoryview):
             batch.data = bytes(batch.data)
@@ -304,7 +280,7 @@ def _is_sent_away(services: Services, context: RequestContext) -> bool:
     )
 
 
-async def _with_keys(services: Services, accepted: list[_Accepted]) -> list[_Accepted]:
+async def _with_keys(services: Services, accepted: list[AcceptedBatch]) -> list[AcceptedBatch]:
     """Return the batches that may be stored: a batch of a compacted topic needs a key in every record.
 
     A thread of the decoding pool inspects the records, because they may be compressed and very many.
@@ -315,20 +291,20 @@ async def _with_keys(services: Services, accepted: list[_Accepted]) -> list[_Acc
     return await _not_refused(accepted)
 
 
-async def _not_refused(accepted: list[_Accepted]) -> list[_Accepted]:
+async def _not_refused(accepted: list[AcceptedBatch]) -> list[AcceptedBatch]:
     """Return the batches whose rows have no error."""
-    kept: list[_Accepted] = []
+    kept: list[AcceptedBatch] = []
     async for some in Turns(PARTITIONS_IN_A_TURN).parts(accepted):
         kept += [batch for batch in some if batch.row.error_code == ErrorCode.NONE]
     return kept
 
 
-async def _refuse_if_keyless(services: Services, batch: _Accepted) -> None:
+async def _refuse_if_keyless(services: Services, batch: AcceptedBatch) -> None:
     loop = asyncio.get_running_loop()
     try:
         count, indexes = await loop.run_in_executor(services.decoding, _keyless, batch.data)
     except InvalidRecords as error:
-        _refuse(services, batch.row, ErrorCode.INVALID_RECORD, str(error))
+        refuse(services, batch.row, ErrorCode.INVALID_RECORD, str(error))
         return
     if count:
         _refuse_keyless(services, batch, count, indexes)
@@ -339,98 +315,14 @@ def _keyless(batch: Buffer) -> tuple[int, list[int]]:
     return keyless_records(batch, most=MAX_RECORD_ERRORS, max_bytes=MAX_LOOKED_INTO_BYTES, did=turns.did)
 
 
-def _refuse_keyless(services: Services, batch: _Accepted, count: int, indexes: list[int]) -> None:
+def _refuse_keyless(services: Services, batch: AcceptedBatch, count: int, indexes: list[int]) -> None:
     """Refuse a batch in which `count` records have no key, first those at these indexes."""
-    _refuse(services, batch.row, ErrorCode.INVALID_RECORD, "")
+    refuse(services, batch.row, ErrorCode.INVALID_RECORD, "")
     batch.row.error_message = f"{count} records have no key, which a compacted topic needs"
     batch.row.record_errors = [
         BatchIndexAndErrorMessage(index, f"topic {batch.topic_name} is compacted: the record needs a key")
         for index in indexes
     ]
-
-
-async def _bound_to_transactions(
-    services: Services, request: ProduceRequest, version: int, accepted: list[_Accepted]
-) -> list[_Accepted]:
-    """Return the batches that may be stored, the transactional ones with their transaction; refuse the others."""
-    turns = Turns(PARTITIONS_IN_A_TURN)
-    producers: set[tuple[int, int]] = set()
-    async for some in turns.parts(accepted):
-        producers.update(
-            (batch.coordinates.producer_id, batch.coordinates.producer_epoch)
-            for batch in some
-            if batch.coordinates.is_transactional
-        )
-    try:
-        code = await _refusal_of_transaction(services, request.transactional_id, producers)
-    except EXPECTED as error:
-        code = code_of(error)
-    if code is not None:
-        async for some in turns.parts(accepted):
-            _refuse_all(services, some, code)
-        return []
-    assert request.transactional_id is not None, "without one it is refused"
-    services.copy_queue.transaction(request.transactional_id)
-    kept: list[_Accepted] = []
-    for some in in_parts(accepted, QUERIES_IN_A_CALL):
-        kept += await _in_open_transactions(services, version, some)
-        await turns.did(len(some))
-    return kept
-
-
-async def _in_open_transactions(
-    services: Services, version: int, accepted: Sequence[_Accepted]
-) -> Sequence[_Accepted]:
-    """As `_bound_to_transactions`, for a part of a transaction's batches."""
-    transactional = [batch for batch in accepted if batch.coordinates.is_transactional]
-    if not transactional:
-        return accepted
-    if version >= FIRST_VERSION_OF_TRANSACTIONS_2:
-        for batch in transactional:
-            batch.transaction = ANY_TRANSACTION
-        return accepted
-    queries = [
-        CurrentTransactionQuery(
-            topic_id=batch.partition.topic_id,
-            partition=batch.partition.partition,
-            producer_id=batch.coordinates.producer_id,
-            producer_epoch=batch.coordinates.producer_epoch,
-        )
-        for batch in transactional
-    ]
-    try:
-        current = await services.current_transactions.of(queries)
-    except EXPECTED as error:
-        for batch in transactional:
-            _refuse(services, batch.row, code_of(error), str(error))
-        return [batch for batch in accepted if not batch.coordinates.is_transactional]
-    refused: set[int] = set()
-    for batch, transaction in zip(transactional, current, strict=True):
-        batch.transaction = transaction.number
-        if transaction.error is not BatchError.NONE:
-            refused.add(id(batch))
-            _refuse(services, batch.row, produce_code(transaction.error, version, is_transactional=True), "")
-    return [batch for batch in accepted if id(batch) not in refused]
-
-
-async def _refusal_of_transaction(
-    services: Services, transactional_id: str | None, producers: set[tuple[int, int]]
-) -> ErrorCode | None:
-    """Return why the batches of these producers (id, epoch) can't belong to one transaction of this id, or None. Raises
-    the sequencer's errors."""
-    if transactional_id is None:
-        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    if not transactional_id or len(producers) > 1:
-        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    ((producer_id, _),) = producers
-    is_its = await services.transactional_producers.has(transactional_id, producer_id)
-    return None if is_its else ErrorCode.INVALID_PRODUCER_ID_MAPPING
-
-
-def _refuse_all(services: Services, accepted: Sequence[_Accepted], code: ErrorCode) -> None:
-    """Refuse all batches of the request, as Kafka does."""
-    for batch in accepted:
-        _refuse(services, batch.row, code, "")
 
 
 def _topic_known(services: Services, topic_data: TopicProduceData, version: int) -> KnownTopic | None:
@@ -473,25 +365,25 @@ def _admit(
     partition_data: PartitionProduceData,
     version: int,
     row: PartitionProduceResponse,
-    accepted: list[_Accepted],
+    accepted: list[AcceptedBatch],
     *,
     is_answered: bool,
 ) -> None:
     if not 0 <= partition_data.index < topic.topic.partitions:
-        _refuse(services, row, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
+        refuse(services, row, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
         return
     try:
         taken = _checked(services, topic.settings, partition_data.records)
         if version < FIRST_ZSTD_VERSION:
             _refuse_zstd([described for described, _, _ in taken], version)
     except InvalidBatch as error:
-        _refuse(services, row, code_of(error), str(error))
+        refuse(services, row, code_of(error), str(error))
         return
     needs_keys = _COMPACT in topic.settings.cleanup_policy
     is_async = is_answered and topic.settings.flush is Flush.ASYNC
     for described, batch, log_append_ms in taken:
         accepted.append(
-            _Accepted(
+            AcceptedBatch(
                 partition=partition,
                 topic_name=topic.topic.name,
                 coordinates=described,
@@ -533,123 +425,3 @@ def _checked(
         records, max_message_bytes=most, oldest_timestamp=oldest, newest_timestamp=newest
     )
     return [(coordinates(header), view, -1) for header, view in batches]
-
-
-def _answer(
-    services: Services,
-    version: int,
-    answer: ProduceResponse,
-    accepted: list[_Accepted],
-    results: list[BatchResult | None],
-) -> ProduceResponse | Deferred:
-    is_unknown = _fill_all(services, version, accepted, results)
-    return _once_catalog_is_current(services, answer) if is_unknown else answer
-
-
-async def _answer_in_turns(
-    services: Services,
-    version: int,
-    answer: ProduceResponse,
-    accepted: list[_Accepted],
-    results: list[BatchResult | None],
-) -> ProduceResponse:
-    """As `_answer`, made in several turns of the loop."""
-    is_unknown = False
-    turns = Turns(PARTITIONS_IN_A_TURN)
-    for first in range(0, len(accepted), PARTITIONS_IN_A_TURN):
-        end = first + PARTITIONS_IN_A_TURN
-        is_unknown |= _fill_all(services, version, accepted[first:end], results[first:end])
-        await turns.did(PARTITIONS_IN_A_TURN)
-    if is_unknown:
-        await services.catalog.refresh_if_possible()
-    return answer
-
-
-def _fill_all(
-    services: Services, version: int, accepted: Sequence[_Accepted], results: Sequence[BatchResult | None]
-) -> bool:
-    """Fill in the rows of the answer. Return whether a partition turned out to be unknown."""
-    is_unknown = False
-    for batch, result in zip(accepted, results, strict=True):
-        assert result is not None, "a submission is done when every batch has its result"
-        _fill(
-            services,
-            version,
-            batch.row,
-            result,
-            is_transactional=batch.coordinates.is_transactional,
-            log_append_ms=batch.log_append_ms,
-        )
-        is_unknown = is_unknown or result.error is _UNKNOWN
-    return is_unknown
-
-
-def answer_of_one(
-    services: Services, version: int, topic: TopicProduceData, index: int, result: BatchResult
-) -> ProduceResponse | Deferred:
-    """Return the answer to a request of one non-transactional batch to the partition `index`."""
-    row = PartitionProduceResponse(index=index, base_offset=-1)
-    _fill(services, version, row, result)
-    rows = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[row])
-    answer = ProduceResponse(responses=[rows])
-    return _once_catalog_is_current(services, answer) if result.error is _UNKNOWN else answer
-
-
-def _once_catalog_is_current(services: Services, answer: ProduceResponse) -> Deferred:
-    """Return an answer that waits for a refresh of the catalog: the topic was deleted or re-created through another
-    agent.
-
-    The agent doesn't retry the batch, because later batches would overtake it. The client retries, and then the catalog
-    is current.
-    """
-    deferred = Deferred(lambda _: answer)
-    asyncio.ensure_future(services.catalog.refresh_if_possible()).add_done_callback(
-        lambda _: deferred.is_ready()
-    )
-    return deferred
-
-
-def _fill(
-    services: Services,
-    version: int,
-    row: PartitionProduceResponse,
-    result: BatchResult,
-    *,
-    is_transactional: bool = False,
-    log_append_ms: int = -1,
-) -> None:
-    if result.failure is not None:
-        code = (
-            ErrorCode.KAFKA_STORAGE_ERROR if result.failure.kind == "storage" else ErrorCode.REQUEST_TIMED_OUT
-        )
-        _refuse(services, row, code, result.failure.message)
-        return
-    if result.error in (
-        _STORED,
-        _DUPLICATE,
-        _FORGOTTEN,
-    ):  # Java's producer recovers from the last by the log start
-        row.log_start_offset = result.log_start_offset
-    if result.error is not _STORED:
-        code = produce_code(
-            result.error,
-            version,
-            is_transactional=is_transactional,
-            is_alone=len(services.catalog.snapshot.ring.members) < 2,
-        )
-        if code is not ErrorCode.NONE:
-            _refuse(services, row, code, "")
-            return
-    if row.error_code == ErrorCode.NONE and row.base_offset < 0:
-        row.base_offset = result.base_offset
-    row.log_append_time_ms = log_append_ms
-
-
-def _refuse(services: Services, row: PartitionProduceResponse, code: ErrorCode, message: str) -> None:
-    row.error_code = code
-    row.base_offset = -1
-    services.telemetry.refused_batches.labels(code.name).inc()
-    if message:
-        row.error_message = message
-    if code is ErrorCode.INVALID_RECORD:
-        row.record_errors = [BatchIndexAndErrorMessage(batch_index=0, batch_index_error_message=message)]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent.groups.coordinator import MAX_POSITIONS
-from agent.handlers.produce import PARTITIONS_IN_A_TURN
+from agent.handlers.accepted_batches import PARTITIONS_IN_A_TURN
 from sequencer.api.groups import FetchOffsets
 from sequencer.api.topics import Topic
 from tailrace.batches.records import NewRecord, encode_batch

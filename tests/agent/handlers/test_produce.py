@@ -10,8 +10,9 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
+from agent.handlers.accepted_batches import PARTITIONS_IN_A_TURN
 from agent.handlers.current_leaders import MAX_NAMED, name_leaders
-from agent.handlers.produce import PARTITIONS_IN_A_TURN, handle
+from agent.handlers.produce import handle
 from agent.produce.lanes import Lanes
 from agent.services import Deferred
 from sequencer.api.agents import RenewAgent

@@ -14,9 +14,9 @@ from agent.fetch.fetch_sessions import PartitionKey, RequestedPartition
 from agent.fetch.partition_fetch import PartitionFetch
 from agent.fetch.share_releases import ShareReleases
 from agent.fetch.share_sessions import ShareSessions
+from agent.fetch.share_spans import MAX_TYPES, acknowledged_of, span_of
 from agent.handlers import share_fetch
 from agent.handlers.dead_letters import copied, why_unusable
-from agent.handlers.share_fetch import MAX_TYPES, acknowledged_of, span_of
 from sequencer.api.reads import AbortedTransaction, FoundPartition, PartitionError
 from sequencer.api.share_groups import ShareOffsetsRequest, ShareRequest
 from sequencer.api.topics import AlterConfig, ConfigChange, ConfigOperation, ConfigScope
