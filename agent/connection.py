@@ -21,11 +21,10 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-import msgspec
 import structlog
 
 from agent.framing import REQUEST_BYTES, SIZE_BYTES, FrameHead, FrameLimits, FrameRefused, read_head
@@ -33,6 +32,7 @@ from agent.leadership import KnownLeadership
 from agent.loop_passes import LoopPasses
 from agent.memory_budget import Claim, MemoryBudget
 from agent.near_clients import bound_send_buffer
+from agent.replies import Dispatch, FastPath, Reply
 from agent.security.access import ANYBODY, Access
 from tailrace.addresses import plain_address
 from tailrace.buffers import TLS_PIECE_BYTES, Buffer, in_pieces, uninitialized
@@ -55,71 +55,6 @@ ADMISSION_SECONDS = 30.0
 """A request that has waited this long for memory is dropped: its client has given up, too."""
 
 log = structlog.get_logger("agent.connection")
-
-
-class Reply(msgspec.Struct, eq=False):
-    """The dispatcher's answer to a frame: buffers to send (none for acks=0); `close` ends the connection after it.
-    `on_sent` is called once, when `parts` were sent or never will be; it releases the memory of fetched records if
-    `has_records`, else the memory of a large answer.
-
-    A deferred reply is completed later by `made`, or by `failed`, which ends the connection. The connection sets the
-    other fields: `charge`, the bytes of the memory budget that the request holds until then; `on_made`, called then;
-    `counted_bytes`, the bytes that count as unsent.
-    """
-
-    parts: Sequence[Buffer] | None = None
-    close: bool = False
-    on_sent: Callable[[], None] | None = None
-    has_records: bool = False
-    is_made: bool = True
-    charge: int = 0
-    counted_bytes: int = 0
-    on_made: Callable[[Reply], None] | None = None
-
-    @property
-    def is_deferred(self) -> bool:
-        """Whether the answer is made after the connection received the reply, or was."""
-        return self.on_made is not None
-
-    @classmethod
-    def deferred(cls) -> Reply:
-        """Return a reply whose answer is made later."""
-        return cls(is_made=False)
-
-    def made(self, parts: Sequence[Buffer] | None) -> None:
-        """Complete a deferred reply with its answer."""
-        self.parts = parts
-        self.is_made = True
-        if self.on_made is not None:
-            self.on_made(self)
-
-    def failed(self) -> None:
-        """Complete a deferred reply without an answer; the connection closes."""
-        self.close = True
-        self.made(None)
-
-
-class FastPath(Protocol):
-    """Takes requests that look like earlier ones of their connection."""
-
-    def begin(self) -> bool:
-        """Whether it still takes requests. Call it before `take`, in the same turn of the loop."""
-
-    def take(self, data: memoryview, start: int, end: int, *, is_kept: bool) -> Reply | None:
-        """Return the reply to the request in `data[start:end]`. Return None, without side effects, if the request
-        differs from the others. `is_kept`: nobody changes the bytes later."""
-
-
-class Dispatch(Protocol):
-    """Decodes and handles one frame. Must not raise for anything a client can send."""
-
-    async def __call__(self, frame: memoryview, connection: KafkaConnection) -> Reply: ...
-
-    def at_once(self, frame: memoryview, connection: KafkaConnection) -> Reply | None:
-        """As `__call__`, if the request needs no wait; otherwise return None, without side effects."""
-
-    def fast_path(self, connection: KafkaConnection) -> FastPath | None:
-        """Return what handles requests like the connection's earlier ones in this turn of the loop, or None."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ import structlog
 from msgspec import structs
 
 from agent.answer_memory import AnswerReservation
-from agent.connection import FastPath, KafkaConnection, Reply
+from agent.connection import KafkaConnection
 from agent.decoding_threads import CLIENT
 from agent.errors import AnswerMemoryExhausted, AnswerTooLarge, RequestMemoryExhausted, code_of
 from agent.handlers import AT_ONCE, HANDLERS, LARGE
@@ -37,6 +37,7 @@ from agent.memory_budget import Grant, release
 from agent.produce.active_buffer import BatchResult
 from agent.produce.request_memory import FREE_ELEMENTS
 from agent.produce_fast_path import FastPathReply, ProduceFastPath
+from agent.replies import FastPath, Reply
 from agent.security.access import Access
 from agent.services import (
     MUST_WAIT,

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from agent.catalog import KnownTopic
-from agent.connection import Reply
 from agent.handlers.produce import FIRST_TOPIC_ID_VERSION, FIRST_ZSTD_VERSION
 from agent.produce.active_buffer import BatchResult, BufferedBatch
+from agent.replies import Reply
 from agent.services import RequestContext, Services
 from agent.telemetry import API_NAMES
 from sequencer.api.commits import BatchError

@@ -9,12 +9,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from agent.answer_memory import AnswerReservation
-from agent.connection import ADMISSION_SECONDS, Reply
+from agent.connection import ADMISSION_SECONDS
 from agent.errors import AnswerMemoryExhausted, AnswerTooLarge
 from agent.framing import DECODED_FACTOR, REQUEST_BYTES
 from agent.gateway.context import GatewayContext
 from agent.gateway.errors import HttpRefusal, refusal_of
 from agent.leadership import KnownLeadership
+from agent.replies import Reply
 from agent.security.access import Access
 from tailrace.clock import Clock, wait_for
 from tailrace.kafka import ApiKey, decode_response_in_steps, encode_request_in_steps

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from agent.connection import KafkaConnection, Reply
+from agent.connection import KafkaConnection
 from agent.memory_budget import MemoryBudget
+from agent.replies import Reply
 from tests.support.certificates import Authority
 from tests.support.patience import PATIENCE_SECONDS
 

@@ -19,11 +19,11 @@ from agent.connection import (
     STAGING_BYTES,
     KafkaConnection,
     MemoryPressure,
-    Reply,
 )
 from agent.framing import DECODED_FACTOR, FIRST_BYTES, REQUEST_BYTES
 from agent.loop_passes import PASS_SECONDS, LoopPasses
 from agent.memory_budget import MemoryBudget
+from agent.replies import Reply
 from tailrace.buffers import TLS_PIECE_BYTES
 from tests.support.agents import settle
 from tests.support.patience import PATIENCE_SECONDS

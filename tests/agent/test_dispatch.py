@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from agent.connection import Reply
 from agent.dispatch import Dispatcher
 from agent.handlers import HANDLERS
 from agent.handlers.api_versions import OF_TELEMETRY
 from agent.long_work import LongWork
+from agent.replies import Reply
 from agent.security.access import Access
 from agent.security.listener_contexts import ClientSecurity
 from agent.services import Deferred, RequestContext, Services

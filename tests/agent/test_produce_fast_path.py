@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.connection import FastPath, KafkaConnection, Reply
+from agent.connection import KafkaConnection
 from agent.dispatch import Dispatcher
 from agent.handlers.produce import FIRST_ZSTD_VERSION
 from agent.memory_budget import MemoryBudget
 from agent.produce.active_buffer import BatchResult
 from agent.produce_fast_path import FastPathReply
+from agent.replies import FastPath, Reply
 from agent.security.access import Access
 from agent.security.authorize import AclIndex
 from agent.security.guarded_handlers import GUARDED, GUARDED_AT_ONCE

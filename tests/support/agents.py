@@ -13,7 +13,7 @@ from uuid import UUID
 
 from agent.answer_memory import AnswerMemory
 from agent.catalog import Catalog
-from agent.connection import KafkaConnection, Reply
+from agent.connection import KafkaConnection
 from agent.dispatch import Dispatcher
 from agent.fetch.dead_letter_queue import DeadLetterQueue
 from agent.fetch.fetch_memory import FetchMemory
@@ -37,6 +37,7 @@ from agent.produce.request_memory import RequestMemory
 from agent.produce.transactional_producers import TransactionalProducers
 from agent.quotas.precedence import book_of
 from agent.quotas.quotas import Quotas
+from agent.replies import Reply
 from agent.security.access import ANYBODY
 from agent.security.delegation_tokens import fingerprint_of, hmac_of
 from agent.security.listener_contexts import ClientSecurity

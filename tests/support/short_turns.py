@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from agent.connection import Reply
 from agent.dispatch import Dispatcher
+from agent.replies import Reply
 from tailrace.buffers import Buffer
 from tailrace.kafka import ApiKey, decode_response, encode_request
 from tests.support.agents import AgentBench, connection, made

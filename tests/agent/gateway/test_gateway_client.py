@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from agent.answer_memory import AnswerMemory
-from agent.connection import Reply
 from agent.gateway.client import ANSWER_SECONDS, GatewayClient
 from agent.gateway.context import GatewayContext
 from agent.gateway.errors import HttpRefusal
 from agent.memory_budget import MemoryBudget
+from agent.replies import Reply
 from agent.security.access import ANYBODY
 from tailrace.kafka import ApiKey, encode_response
 from tailrace.kafka.apis import APIS
