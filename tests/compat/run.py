@@ -1,10 +1,8 @@
-"""`python -m tests.compat.run`: every client against a broker; a table of what holds; exit 1 if anything fails.
-
-python -m tests.compat.run [CLIENT ...]      only the clients whose names contain one of the words
-"""
+"""`python -m tests.compat.run`: every client against a broker; a table of what holds; exit 1 if anything fails."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 import traceback
@@ -48,8 +46,13 @@ def all_clients() -> list[Client]:
     ]
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run the checks; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.compat.run", description=__doc__)
+    parser.add_argument(
+        "words", nargs="*", metavar="CLIENT", help="a part of a client's name; default: all clients"
+    )
+    words = parser.parse_args(arguments).words
     table = Table("client", *AREAS, title="Kafka clients against tailrace")
     failures = 0
     with running_broker() as broker:
@@ -90,4 +93,4 @@ def _tried(client: Client, area: str, check: Check | None, broker: Broker) -> st
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -97,14 +97,17 @@ def _built(program: Program) -> str | None:
         return f"not on PATH: {program.tool}"
     if program.tool == "npm":
         shutil.copytree(program.source, NODE, dirs_exist_ok=True)
-    built = subprocess.run(
-        program.build,
-        cwd=program.source,
-        capture_output=True,
-        text=True,
-        timeout=BUILD_SECONDS,
-        check=False,
-    )
+    try:
+        built = subprocess.run(
+            program.build,
+            cwd=program.source,
+            capture_output=True,
+            text=True,
+            timeout=BUILD_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"not built within {BUILD_SECONDS} s; what was compiled is kept for the next run"
     return None if built.returncode == 0 else f"not built: {built.stderr.strip()[-300:]}"
 
 
