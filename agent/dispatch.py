@@ -138,14 +138,9 @@ class Dispatcher:
         client = (connection.access.principal, connection.access.host)
         CLIENT.set(client)
         is_long = len(frame) > LONG_FRAME_BYTES
-        shapes = connection.produce_shapes
         if int.from_bytes(frame[:2], "big") != ApiKey.PRODUCE:
             handling = self._read_and_handled(frame, connection)
-        elif (
-            shapes is not None
-            and (shape := shapes.of(frame, 0)) is not None
-            and shape.find(frame, 0, len(frame))
-        ):
+        elif _read_by_shape(frame, connection) is not None:
             handling, is_long = self._read_and_handled(frame, connection), False
         else:
             counting = elements_of(frame)
@@ -309,10 +304,8 @@ class Dispatcher:
     def _read(self, frame: memoryview, connection: Requester) -> _Call | Reply:
         """Decode the request; return a reply instead if that is not possible."""
         started = self._services.clock.monotonic()
-        shapes = connection.produce_shapes
-        shape = None if shapes is None else shapes.of(frame, 0)
-        if shape is not None and (read := shape.read(frame)) is not None:
-            header, request = read
+        if (read := _read_by_shape(frame, connection)) is not None:
+            shape, header, request = read
             context = self._context(header, frame, connection)
             return _Call(header, _PRODUCE, context, request, started, shape=shape, is_known=True)
         try:
@@ -515,6 +508,16 @@ class Dispatcher:
             api=api, version=header.api_version, peer=call.context.client_host,
             client_id=header.client_id, correlation_id=header.correlation_id, exc_info=error,
         )  # fmt: skip
+
+
+def _read_by_shape(
+    frame: memoryview, connection: Requester
+) -> tuple[ProduceShape, RequestHeader, ProduceRequest] | None:
+    """Return a produce request with its shape, if the connection has sent one like it before; else None."""
+    shapes = connection.produce_shapes
+    shape = None if shapes is None else shapes.of(frame, 0)
+    read = None if shape is None else shape.read(frame)
+    return None if shape is None or read is None else (shape, *read)
 
 
 def _has_error_code(spec: ApiSpec, version: int) -> bool:

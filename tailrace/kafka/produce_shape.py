@@ -40,7 +40,8 @@ KNOWN_LENGTHS = 4_096
 
 class ProduceShape(msgspec.Struct, eq=False):
     """The constant part of similar requests. `fields` reads key and version, correlation id, the constant bytes
-    (`same`) and the partition. `kept`: what the caller has decided about such requests."""
+    (`same`) and the partition. `request`: one of them, without its partition. `kept`: what the caller has decided about
+    such requests."""
 
     fields: Struct
     first: bytes
@@ -150,15 +151,15 @@ def shape_of(frame: memoryview, header: RequestHeader, request: ProduceRequest) 
     """
     if len(request.topic_data) != 1 or len(request.topic_data[0].partition_data) != 1:
         return None
-    topic = request.topic_data[0]
+    (asked,) = request.topic_data
+    empty = PartitionProduceData(asked.partition_data[0].index, memoryview(b""))
+    topic = TopicProduceData(asked.name, asked.topic_id, [empty])
+    kept = ProduceRequest(request.transactional_id, request.acks, request.timeout_ms, [topic])
+    parts = encode_request(header.correlation_id, ApiKey.PRODUCE, header.api_version, kept, header.client_id)
+    topic.partition_data = []
     flexible = is_flexible(ApiKey.PRODUCE, header.api_version)
-    kept = ProduceRequest(
-        request.transactional_id,
-        request.acks,
-        request.timeout_ms,
-        [TopicProduceData(topic.name, topic.topic_id)],
-    )
-    before = _before_length(header, kept, topic.partition_data[0].index, flexible)
+    after = 1 + len(_TAGS) if flexible else _LENGTH.size
+    before = b"".join(parts)[_LENGTH.size : -after]
     same_bytes = len(before) - _OTHERS.size
     if same_bytes > MAX_SAME_BYTES:
         return None
@@ -166,18 +167,3 @@ def shape_of(frame: memoryview, header: RequestHeader, request: ProduceRequest) 
     first, _, same, _ = fields.unpack_from(before)
     shape = ProduceShape(fields, first, same, flexible, header, kept)
     return shape if shape.find(frame, 0, len(frame)) is not None else None
-
-
-def _before_length(header: RequestHeader, kept: ProduceRequest, index: int, flexible: bool) -> bytes:
-    """Return what the codec writes of a request before the length of its records."""
-    empty = TopicProduceData(
-        kept.topic_data[0].name,
-        kept.topic_data[0].topic_id,
-        [PartitionProduceData(index, memoryview(b""))],
-    )
-    request = ProduceRequest(kept.transactional_id, kept.acks, kept.timeout_ms, [empty])
-    parts = encode_request(
-        header.correlation_id, ApiKey.PRODUCE, header.api_version, request, client_id=header.client_id
-    )
-    after = 1 + len(_TAGS) if flexible else _LENGTH.size
-    return b"".join(parts)[_LENGTH.size : -after]
