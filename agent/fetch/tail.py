@@ -129,12 +129,22 @@ class Tail:
                 timer.cancel()
         finally:
             woken.cancel()
-            for partition in waited:
-                self._windows.count_reader(partition, -1)
-                waiters = self._waiting[partition]
-                del waiters[woken]
-                if not waiters:
-                    del self._waiting[partition]
+            ended = 0
+            try:
+                async for some in turns.parts(waited):
+                    self._forget(some, woken)
+                    ended += len(some)
+            finally:  # the fetch may be cancelled in a turn of others
+                self._forget(waited[ended:], woken)
+
+    def _forget(self, partitions: Iterable[TopicPartition], woken: asyncio.Future[None]) -> None:
+        """Note that a fetch no longer waits for these partitions."""
+        for partition in partitions:
+            self._windows.count_reader(partition, -1)
+            waiters = self._waiting[partition]
+            del waiters[woken]
+            if not waiters:
+                del self._waiting[partition]
 
     def live(self) -> tuple[int, dict[TopicPartition, Window]]:
         """Return the commit number up to which the windows are complete, and the windows."""

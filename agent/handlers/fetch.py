@@ -130,23 +130,18 @@ async def _filled(
 
 
 async def _count_cross_zone(services: Services, partitions: list[PartitionFetch]) -> None:
-    turns = Turns(PARTITIONS_IN_A_TURN)
-    for some in in_parts(partitions, PARTITIONS_IN_A_TURN):
+    async for some in Turns(PARTITIONS_IN_A_TURN).parts(partitions):
         for partition in some:
             if partition.read_bytes:
                 _counts_of(services, partition).cross_zone_bytes += partition.read_bytes
-        if turns.fills(len(some)):
-            await turns.give()
 
 
 async def _failed(fetch: FetchContext, code: ErrorCode) -> list[PartitionFetch]:
     failed: list[PartitionFetch] = []
-    turns = Turns(PARTITIONS_IN_A_TURN)
-    for requested in fetch.partitions:
-        row = PartitionData(partition_index=requested.key.partition, error_code=code, high_watermark=-1)
-        failed.append(PartitionFetch(requested, topic=None, row=row, read_committed=False))
-        if turns.fills():
-            await turns.give()
+    async for some in Turns(PARTITIONS_IN_A_TURN).parts(fetch.partitions):
+        for requested in some:
+            row = PartitionData(partition_index=requested.key.partition, error_code=code, high_watermark=-1)
+            failed.append(PartitionFetch(requested, topic=None, row=row, read_committed=False))
     return failed
 
 
@@ -160,12 +155,10 @@ async def _partitions(
 
     snapshot = services.catalog.snapshot
     turns = Turns(PARTITIONS_IN_A_TURN)
-    for some in in_parts(fetch.partitions, PARTITIONS_IN_A_TURN):
+    async for some in turns.parts(fetch.partitions):
         if not all(has(topic_of(requested.key), requested.key.partition + 1) for requested in some):
             snapshot = await services.catalog.refresh()
             break
-        if turns.fills(len(some)):
-            await turns.give()
     partitions: list[PartitionFetch] = []
     for requested in fetch.partitions:
         if turns.fills():
@@ -203,12 +196,9 @@ def _is_sent_away(services: Services, context: RequestContext, partitions: list[
 
 async def _any(partitions: list[PartitionFetch], is_such: Callable[[PartitionFetch], bool]) -> bool:
     """Whether one of the partitions is such; looked for in turns of the loop."""
-    turns = Turns(PARTITIONS_IN_A_TURN)
-    for some in in_parts(partitions, PARTITIONS_IN_A_TURN):
+    async for some in Turns(PARTITIONS_IN_A_TURN).parts(partitions):
         if any(map(is_such, some)):
             return True
-        if turns.fills(len(some)):
-            await turns.give()
     return False
 
 
@@ -278,14 +268,12 @@ async def _align(services: Services, readable: list[PartitionFetch]) -> None:
     reader, request_sizes = services.reader, services.request_sizes
     turns = Turns(PARTITIONS_IN_A_TURN)
     old: list[PartitionFetch] = []
-    for some in in_parts(readable, PARTITIONS_IN_A_TURN):
+    async for some in turns.parts(readable):
         for partition in some:
             if _reads_old_runs(reader, partition):
                 old.append(partition)
             elif request_sizes:
                 request_sizes.given_all(partition.topic_partition, partition.requested.max_bytes)
-        if turns.fills(len(some)):
-            await turns.give()
     found = [partition.found.runs for partition in old if partition.found is not None]
     for partition, end in zip(old, aligned_ends(found, reader.reach_bytes), strict=True):
         if end < partition.end_limit:
@@ -315,11 +303,8 @@ async def _keep(partition: PartitionFetch, grant: FetchGrant, copies: Turns) -> 
 async def _seen(readable: list[PartitionFetch]) -> dict[TopicPartition, int]:
     """Return the commit number as of which each partition was looked up."""
     seen: dict[TopicPartition, int] = {}
-    turns = Turns(PARTITIONS_IN_A_TURN)
-    for some in in_parts(readable, PARTITIONS_IN_A_TURN):
+    async for some in Turns(PARTITIONS_IN_A_TURN).parts(readable):
         seen.update((partition.topic_partition, partition.commit_number) for partition in some)
-        if turns.fills(len(some)):
-            await turns.give()
     return seen
 
 
@@ -330,8 +315,9 @@ async def _grant(
     bytes_wanted, first_batch = min(max_bytes, sums.expected_bytes), sums.first_batch_bytes
     grant = services.fetch_memory.try_grant(bytes_wanted, first_batch)
     if grant is None:
-        for partition in readable:
-            partition.found = None  # don't keep the rows while waiting
+        async for some in Turns(PARTITIONS_IN_A_TURN).parts(readable):
+            for partition in some:
+                partition.found = None  # don't keep the rows while waiting
         patience = max(remaining_s, MEMORY_WAIT_SECONDS)
         grant = await services.fetch_memory.grant(bytes_wanted, patience, first_batch)
         if grant is None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -398,3 +400,31 @@ async def test_a_wait_sees_what_goes_out_of_date_in_the_turns_of_others(
         bench.clock.advance(ASK_AGAIN_S)
         await settle()
         assert waiting.done(), "the sequencer is asked"
+
+
+@pytest.mark.parametrize("cancels", [0, 1, 2])
+async def test_a_fetch_of_very_many_partitions_ends_its_wait_in_turns_and_waits_for_none_afterwards(
+    cancels: int,
+) -> None:
+    every = [TopicPartition(UUID(int=1), number) for number in range(3 * tail_module.PARTITIONS_IN_A_TURN)]
+
+    async with agent_bench() as bench:
+        tail = bench.services.tail
+        waiting = asyncio.create_task(tail.wait(dict.fromkeys(every, 0), 60.0))
+        await settle()
+        assert len(tail._waiting) == len(every)
+        left = [len(every)]
+        for cancel in (True, True)[:cancels] or (False,):
+            if cancel:
+                waiting.cancel()
+            else:
+                bench.clock.advance(60.0)
+            await asyncio.sleep(0)
+            left.append(len(tail._waiting))
+        while not waiting.done():
+            await asyncio.sleep(0)
+            left.append(len(tail._waiting))
+        assert left[-1] == 0
+        if cancels < 2:
+            most = max(before - after for before, after in itertools.pairwise(left))
+            assert most <= tail_module.PARTITIONS_IN_A_TURN
