@@ -155,7 +155,9 @@ def shape_of(frame: memoryview, header: RequestHeader, request: ProduceRequest) 
     empty = PartitionProduceData(asked.partition_data[0].index, memoryview(b""))
     topic = TopicProduceData(asked.name, asked.topic_id, [empty])
     kept = ProduceRequest(request.transactional_id, request.acks, request.timeout_ms, [topic])
-    parts = encode_request(header.correlation_id, ApiKey.PRODUCE, header.api_version, kept, header.client_id)
+    parts = encode_request(
+        header.correlation_id, ApiKey.PRODUCE, header.api_version, kept, client_id=header.client_id
+    )
     topic.partition_data = []
     flexible = is_flexible(ApiKey.PRODUCE, header.api_version)
     after = 1 + len(_TAGS) if flexible else _LENGTH.size
