@@ -15,7 +15,7 @@ from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.memory import MemoryStore
 from tailrace.object_store.open import open_store
 from tailrace_cli import app
-from tailrace_cli.running import process
+from tailrace_cli.running import runtime
 from tests.support.faulty_store import S3_STANDARD, FaultyStore
 
 MIXED = "/mixed/"
@@ -44,7 +44,7 @@ STORES = {"null": open_null, "s3": open_modelled_s3}
 
 def main() -> None:
     """Run the command line over the store that the first argument names."""
-    setattr(process, "open_store", STORES[sys.argv.pop(1)])  # noqa: B010 - a bench's stores have no URL
+    setattr(runtime, "open_store", STORES[sys.argv.pop(1)])  # noqa: B010 - a bench's stores have no URL
     app.main()
 
 

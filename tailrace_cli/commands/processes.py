@@ -151,7 +151,7 @@ def serve(
 
     settings = flags.load(data=data, listen=listen, http=http, advertise=advertise, rpc=rpc, zone=zone,
                           mistakes_of=serve_mistakes, gateway=_gateway(gateway))  # fmt: skip
-    from tailrace_cli.running.process import run_serve
+    from tailrace_cli.running.agent_process import run_serve
 
     _run(run_serve(settings, is_secure=secure), settings.store)
 
@@ -185,7 +185,7 @@ def agent(
 
         _run(run_supervisor(settings, flags.config), None)
         return
-    from tailrace_cli.running.process import run_agent
+    from tailrace_cli.running.agent_process import run_agent
 
     _run(run_agent(settings), settings.store)
 
@@ -204,7 +204,7 @@ def sequencer(
     from tailrace_cli.running.checks import sequencer_mistakes
 
     settings = flags.load(rpc=rpc, rpc_advertise=rpc_advertise, http=http, mistakes_of=sequencer_mistakes)
-    from tailrace_cli.running.process import run_sequencer
+    from tailrace_cli.running.sequencer_process import run_sequencer
 
     _run(run_sequencer(settings), settings.store)
 

@@ -22,8 +22,9 @@ from tailrace_cli.connections.connecting import check_exists
 from tailrace_cli.errors import CommandFailed
 from tailrace_cli.running.checks import check_log
 from tailrace_cli.running.data_folder import SECRET, FolderInUse, find_serving, held_folder, last_served
-from tailrace_cli.running.process import Runtime, sequencer_server, wait_for_committer
+from tailrace_cli.running.runtime import Runtime
 from tailrace_cli.running.security import database_password, open_security
+from tailrace_cli.running.sequencer_process import sequencer_server, wait_for_committer
 from tailrace_cli.settings import Settings
 
 

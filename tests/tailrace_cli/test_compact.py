@@ -27,7 +27,8 @@ from tailrace_cli.app import main
 from tailrace_cli.commands.compact import watched
 from tailrace_cli.connections.opened_log import opened_log
 from tailrace_cli.running.data_folder import DATABASE, OBJECTS
-from tailrace_cli.running.process import Runtime, sequencer_server, wait_for_committer
+from tailrace_cli.running.runtime import Runtime
+from tailrace_cli.running.sequencer_process import sequencer_server, wait_for_committer
 from tailrace_cli.settings import Settings
 from tests.support.patience import PATIENCE_SECONDS
 

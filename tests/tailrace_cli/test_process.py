@@ -26,7 +26,9 @@ from tailrace.object_store.open import open_store
 from tailrace.rpc import RpcSecurity
 from tailrace.settings import load_settings
 from tailrace_cli.errors import CommandFailed
-from tailrace_cli.running.process import Runtime, opened_store, sequencer_server, within_open_files
+from tailrace_cli.running.agent_process import within_open_files
+from tailrace_cli.running.runtime import Runtime, opened_store
+from tailrace_cli.running.sequencer_process import sequencer_server
 from tailrace_cli.settings import Settings
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.row_samples import changes, object_row
@@ -37,7 +39,7 @@ ROOT = Path(__file__).parents[2]
 
 NEVER_DRAINED = """
 import asyncio
-from tailrace_cli.running.process import ShutdownSignals
+from tailrace_cli.running.shutdown import ShutdownSignals
 
 async def main():
     shutdown = ShutdownSignals(0.1, last_resort_seconds=0.2)

@@ -24,7 +24,7 @@ from sequencer.settings import ServerSettings
 from tailrace.settings import load_settings
 from tailrace_cli.running.checks import agent_mistakes
 from tailrace_cli.running.first_user import read_first_user
-from tailrace_cli.running.process import LAST_RESORT_SECONDS
+from tailrace_cli.running.shutdown import LAST_RESORT_SECONDS
 from tailrace_cli.settings import Settings
 from tests.support.tls_postgres import make_certificates
 

@@ -1,18 +1,15 @@
-"""The life of a process: build it from its settings, run until a signal, drain, close.
+"""The process of `agent` and `serve`: built from its settings, run until a signal, drained, closed.
 
-This module wires the parts of each kind of process. The part that is opened first is closed last.
+The part that is opened first is closed last.
 """
 
 from __future__ import annotations
 
 import asyncio
-import faulthandler
 import os
 import resource
-import signal
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import structlog
@@ -27,33 +24,22 @@ from agent.telemetry import AgentTelemetry
 from agent.telemetry_observers import CacheMetrics, StoreMetrics
 from cache.chunk_file import CacheFolderUnusable
 from cache.disk import DiskTier, open_disk_tier
-from sequencer.api.errors import InvalidConfig
 from sequencer.api.interface import Sequencer
 from sequencer.client import SequencerClient
-from sequencer.http import SequencerPages, show_server
+from sequencer.http import show_server
 from sequencer.metrics import SequencerMetrics
-from sequencer.observer import SequencerObserver
-from sequencer.server import SequencerServer
-from sequencer.settings import ServerSettings
-from sequencer.store.row_store import RowStore
-from sequencer.store.sql.store import SqlRowStore
-from sequencer.store_check import WrongStore, check_store
-from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
-from tailrace.configs.broker_config import check_broker_configs
-from tailrace.configs.topic_config import InvalidConfigValue, check_topic_configs
+from sequencer.store_check import WrongStore
+from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.cost import kind_of_database
 from tailrace.http.http_server import HttpServer
 from tailrace.object_store.api import ObjectStore
-from tailrace.object_store.hedged import GET_POLICY, PUT_POLICY, HedgedStore
-from tailrace.object_store.metered import MeteredStore
-from tailrace.object_store.open import open_store
 from tailrace.rpc import RpcSecurity
 from tailrace.rpc.link import split_address
 from tailrace.rpc.loaded_security import LoadedSecurity
 from tailrace.security.tls import Tls
 from tailrace.telemetry.logs import name_process
 from tailrace_cli.errors import CommandFailed
-from tailrace_cli.running.checks import RPC_OF_SEQUENCER, open_prices
+from tailrace_cli.running.checks import open_prices
 from tailrace_cli.running.data_folder import (
     ServedStores,
     ServerInfo,
@@ -65,170 +51,23 @@ from tailrace_cli.running.first_user import create_first_user
 from tailrace_cli.running.loop import collect_rarely
 from tailrace_cli.running.loop_watch import watched_loop
 from tailrace_cli.running.process_metrics import add_process_metrics
+from tailrace_cli.running.runtime import Runtime, opened_store
 from tailrace_cli.running.security import (
-    database_password,
     kept_current,
     open_client_security,
     open_gateway_tls,
     open_http_tls,
     open_security,
 )
+from tailrace_cli.running.sequencer_process import sequencer_server, wait_for_committer
 from tailrace_cli.running.service_manager import service_manager_notified
+from tailrace_cli.running.shutdown import ShutdownSignals
 from tailrace_cli.settings import Settings
 
 log = structlog.get_logger("tailrace.process")
 
-_COMMITTER_PATIENCE_SECONDS = 15.0
 KEPT_FILES = 512
 """Open files for everything but Kafka clients: `http`, the store, the database, peers."""
-LAST_RESORT_SECONDS = 30.0
-"""How long a process may take to end after its drain, before it is forced to exit."""
-
-
-def check_configs(scope: str, configs: Mapping[str, str]) -> None:
-    """Check topic or broker configs for the sequencer. Raises InvalidConfig."""
-    try:
-        if scope == "topic":
-            check_topic_configs(configs)
-        else:
-            check_broker_configs(configs)
-    except InvalidConfigValue as error:
-        raise InvalidConfig(str(error)) from error
-
-
-class ShutdownSignals:
-    """Handles SIGTERM and SIGINT. The first signal starts the drain; a second one stops the process at once.
-
-    A process that has not ended `patience_seconds` and `last_resort_seconds` after the first signal prints the stacks
-    of its threads and exits with status 1.
-    """
-
-    def __init__(self, patience_seconds: float, *, last_resort_seconds: float = LAST_RESORT_SECONDS) -> None:
-        self._bound_seconds = patience_seconds + last_resort_seconds
-        self._requested = asyncio.Event()
-        self._failure: str | None = None
-        self._main = asyncio.current_task()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal, number)
-
-    def _on_signal(self, number: int) -> None:
-        if self._requested.is_set():
-            log.warning(
-                "stopped by a second signal; records that were not flushed are lost to their producers"
-            )
-            assert self._main is not None
-            self._main.cancel()
-            return
-        log.info("draining; send the signal again to stop now", signal=signal.Signals(number).name)
-        self._request()
-
-    def fail(self, reason: str) -> None:
-        """Request the shutdown because the process can't go on."""
-        self._failure = reason
-        self._request()
-
-    def _request(self) -> None:
-        # Never cancelled: it also bounds how long the interpreter waits at exit, for example for threads.
-        faulthandler.dump_traceback_later(self._bound_seconds, exit=True, file=2)
-        self._requested.set()
-
-    async def wait(self) -> None:
-        """Wait until shutdown is requested."""
-        await self._requested.wait()
-
-    def check(self) -> None:
-        """Raise CommandFailed if `fail` requested the shutdown."""
-        if self._failure is not None:
-            raise CommandFailed(self._failure)
-
-
-@dataclass(frozen=True, slots=True)
-class Runtime:
-    """The real clock and randomness."""
-
-    clock: Clock
-    entropy: Entropy
-
-
-@asynccontextmanager
-async def opened_store(url: str, runtime: Runtime, observer: StoreMetrics) -> AsyncIterator[ObjectStore]:
-    """Open the store with metrics, retries and hedging.
-
-    Each attempt is counted. PUTs and GETs are retried if they fail or get no answer. They are hedged on S3 only: a slow
-    disk does not get faster by reading twice.
-    """
-    inner = open_store(url, clock=runtime.clock, repeats_requests=False)
-    metered = MeteredStore(inner, runtime.clock, observer)
-    put, get = PUT_POLICY, GET_POLICY
-    if not url.startswith("s3:"):
-        put, get = replace(put, hedged_share=0.0), replace(get, hedged_share=0.0)
-    try:
-        yield HedgedStore(metered, runtime.clock, runtime.entropy, put=put, get=get, observer=observer)
-    finally:
-        await inner.close()
-
-
-@asynccontextmanager
-async def sequencer_server(
-    settings: Settings,
-    database: str,
-    runtime: Runtime,
-    store: ObjectStore | None,
-    security: RpcSecurity,
-    *,
-    listen: str | None,
-    on_lost: Callable[[str], None] | None = None,
-    observer: SequencerObserver | None = None,
-) -> AsyncIterator[SequencerServer]:
-    """Run a sequencer on a database, with its housekeeping. It serves other processes at `listen`, if given."""
-    rows = SqlRowStore(
-        database, clock=runtime.clock, entropy=runtime.entropy, password=database_password(settings)
-    )
-    host, port = split_address(listen) if listen else ("127.0.0.1", 0)
-    server = SequencerServer(
-        rows,
-        runtime.clock,
-        runtime.entropy,
-        settings=ServerSettings(
-            host=host,
-            port=port,
-            advertise=(settings.rpc_advertise or "") if listen else "",
-            retention_interval_s=settings.maintenance_seconds,
-            collection_interval_s=settings.maintenance_seconds,
-            max_rpc_connections=settings.max_rpc_connections,
-            keeps_journal=not database.startswith("sqlite"),
-            follows=listen is not None,
-        ),
-        sequencer_settings=settings.sequencer.on_store(settings.store),
-        validate_config=check_configs,
-        object_store=store,
-        reads=rows.reads(),
-        observer=observer,
-        security=security,
-        on_lost=on_lost,
-    )
-    try:
-        if store is not None:
-            await _check_store(rows, store, runtime.clock)
-        await server.start(listen=listen is not None)
-        yield server
-    finally:
-        await server.close()
-        await rows.close()
-
-
-async def _check_store(rows: RowStore, store: ObjectStore, clock: Clock) -> None:
-    """Check that the store is the database's, before anything of this cluster is written to it. Raises CommandFailed
-    and SequencerError."""
-
-    async def has_objects() -> bool:
-        return bool(await rows.objects_after("", 1))
-
-    try:
-        await check_store(store, (await rows.open()).cluster_id, has_objects, clock)
-    except WrongStore as error:
-        raise CommandFailed(str(error)) from None
 
 
 async def run_serve(settings: Settings, *, is_secure: bool = False) -> None:
@@ -484,69 +323,3 @@ def agent_options(
         rpc=security,
         clients=clients,
     )
-
-
-async def wait_for_committer(server: SequencerServer, clock: Clock) -> None:
-    """Wait until this process is the committer. A killed committer leaves a lease that lasts some seconds.
-
-    Raises CommandFailed after 15 seconds, or if the server is lost.
-    """
-    if not server.is_committer:
-        log.warning("another process uses this database as its sequencer; waiting for it to stop",
-                    address=server.committer_address, patience_seconds=_COMMITTER_PATIENCE_SECONDS)  # fmt: skip
-    give_up = clock.monotonic() + _COMMITTER_PATIENCE_SECONDS
-    while not server.is_committer:
-        if server.lost is not None:
-            raise CommandFailed(str(server.lost))
-        if clock.monotonic() > give_up:
-            raise CommandFailed(
-                f"another process{_at(server.committer_address)} uses this database as its sequencer; stop it, or "
-                "start agents with --sequencer HOST:PORT"
-            )
-        await clock.sleep(0.1)
-
-
-def _at(address: str) -> str:
-    return f" at {address}" if address else ""
-
-
-async def run_sequencer(settings: Settings) -> None:
-    """Run a sequencer server, with metrics and health at `http`."""
-    assert settings.database is not None, "sequencer_mistakes tells"
-    shutdown = ShutdownSignals(ServerSettings().drain_s)
-    runtime = Runtime(SystemClock(), SystemEntropy())
-    rpc = settings.rpc or RPC_OF_SEQUENCER
-    security, http_tls = open_security(settings), open_http_tls(settings)
-    name_process(lambda: f"sequencer {settings.rpc_advertise or rpc}")
-    async with AsyncExitStack() as stack:
-        pages = SequencerPages()
-        http = HttpServer(pages, runtime.clock, bounds=settings.http_bounds)
-        add_process_metrics(pages.registry, version=package_version(), kind="sequencer")
-        stack.enter_context(watched_loop(runtime.clock, pages.registry))
-        notify_ready = await stack.enter_async_context(service_manager_notified(runtime.clock))
-        stack.push_async_callback(http.close)
-        await stack.enter_async_context(kept_current(runtime.clock, pages.registry, security, http_tls))
-        await http.start(*split_address(settings.http), http_tls)
-        store = None
-        if settings.store is not None:
-            store = await stack.enter_async_context(
-                opened_store(settings.store, runtime, StoreMetrics(pages.registry))
-            )
-        collect_rarely()  # before the rows are loaded
-        server = await stack.enter_async_context(
-            sequencer_server(
-                settings=settings,
-                database=settings.database,
-                runtime=runtime,
-                store=store,
-                security=security.rpc,
-                listen=rpc,
-                on_lost=shutdown.fail,
-                observer=SequencerMetrics(pages.registry),
-            )
-        )
-        pages.server = server
-        notify_ready()
-        log.info("ready", rpc=server.address, http_port=http.port, collects_garbage=store is not None)
-        await shutdown.wait()
-    shutdown.check()
