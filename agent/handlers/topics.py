@@ -270,28 +270,31 @@ async def delete_topics(
     async for state in Turns(TOPICS_IN_A_TURN).over(states):
         result = DeletableTopicResult(name=state.name, topic_id=state.topic_id)
         response.responses.append(result)
-        by_id = state.topic_id != NIL_TOPIC_ID
-        if by_id is (state.name is not None):
-            result.error_code = ErrorCode.INVALID_REQUEST
-            result.error_message = "a topic is named by its name or by its id, and not by both"
-            continue
-        known = _topic_named(snapshot, state)
-        if known is not None and named[known.topic.topic_id] > 1:
-            result.error_code = ErrorCode.INVALID_REQUEST
-            result.error_message = "the topic is named more than once"
-            continue
-        if known is None:
-            result.error_code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            result.error_message = "there is no such topic"
-            continue
-        result.name, result.topic_id = known.topic.name, known.topic.topic_id
         try:
-            _count_change(context, known.topic.partitions, FIRST_STRICT_DELETE_TOPICS)
-            await services.sequencer.delete_topic(DeleteTopic(known.topic.topic_id))
+            topic = _topic_to_delete(snapshot, state, named)
+            result.name, result.topic_id = topic.name, topic.topic_id
+            _count_change(context, topic.partitions, FIRST_STRICT_DELETE_TOPICS)
+            await services.sequencer.delete_topic(DeleteTopic(topic.topic_id))
         except (RequestRefused, *EXPECTED) as error:
             result.error_code, result.error_message = code_of(error), str(error)
     await services.catalog.refresh_if_possible()
     return response
+
+
+def _topic_to_delete(snapshot: Snapshot, state: DeleteTopicState, named: Counter[UUID]) -> Topic:
+    """Return the topic. Raises RequestRefused. `named`: how often the request names each topic."""
+    by_id = state.topic_id != NIL_TOPIC_ID
+    if by_id is (state.name is not None):
+        raise RequestRefused(
+            ErrorCode.INVALID_REQUEST, "a topic is named by its name or by its id, and not by both"
+        )
+    known = _topic_named(snapshot, state)
+    if known is None:
+        code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        raise RequestRefused(code, "there is no such topic")
+    if named[known.topic.topic_id] > 1:
+        raise RequestRefused(ErrorCode.INVALID_REQUEST, "the topic is named more than once")
+    return known.topic
 
 
 def _topic_named(snapshot: Snapshot, state: DeleteTopicState) -> KnownTopic | None:

@@ -11,8 +11,9 @@ garbage that the collector will delete. Anything else is a finding.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
@@ -135,10 +136,8 @@ class _Audit:
     async def run(self) -> AuditReport:
         self._identity = await self._rows.identity()
         if self._identity.incarnation <= 0:
-            self._findings.append(
-                Finding(
-                    "cluster", "the database", "it was being filled by `tailrace recover`, which did not end"
-                )
+            self._find(
+                "cluster", "the database", "it was being filled by `tailrace recover`, which did not end"
             )
         await self._look()
         await self._check_state()
@@ -213,12 +212,11 @@ class _Audit:
             if key not in seen and check_partition(self._state, key, []):
                 suspects.append(key)
         for key in suspects:
-            confirmed: set[Finding] | None = None
-            for _ in range(LOOKS - 1):
-                await self._look_again()
-                findings = set(check_partition(self._state, key, await self._runs_of(key)))
-                confirmed = findings if confirmed is None else confirmed & findings
-            self._findings += confirmed or ()
+            await self._confirm(partial(self._partition_again, key))
+
+    async def _partition_again(self, key: tuple[UUID, int]) -> set[Finding]:
+        await self._look_again()
+        return set(check_partition(self._state, key, await self._runs_of(key)))
 
     async def _partitions(self) -> AsyncIterator[tuple[tuple[UUID, int], list[RunRow]]]:
         gathered: list[RunRow] = []
@@ -267,9 +265,7 @@ class _Audit:
                     info, row = await anext(listed, None), await anext(named, None)
         async for row in self._object_rows(""):
             if not row.key.startswith(tuple(f"{self._identity.cluster_id}/{folder}/" for folder in FOLDERS)):
-                self._findings.append(
-                    Finding("object_row", row.key, "it names a key outside the cluster's folders")
-                )
+                self._find("object_row", row.key, "it names a key outside the cluster's folders")
 
     async def _object_rows(self, prefix: str) -> AsyncIterator[ObjectRow]:
         key = prefix
@@ -283,7 +279,7 @@ class _Audit:
     async def _check_row(self, row: ObjectRow, size: int | None) -> None:
         self._checked["objects"] += 1
         if self._row_findings(row, size, self._counts.get(row.object_id, 0)):
-            await self._check_row_again(row.object_id)
+            await self._confirm(partial(self._row_again, row.object_id))
         elif row.live_runs and size is not None and self._is_chosen():
             self._chosen.append(row)
         self._counts.pop(row.object_id, None)
@@ -291,9 +287,7 @@ class _Audit:
             self._garbage["retired objects"] += 1
             is_kept = row.kind is ObjectKind.PARQUET and row.retired_ms >= kept_from_ms(self._state)
             if row.retired_ms + self._settings.overdue_ms < self._now_ms and not is_kept:
-                self._findings.append(
-                    Finding("overdue_garbage", row.key, f"retired at {row.retired_ms}, and not deleted since")
-                )
+                self._find("overdue_garbage", row.key, f"retired at {row.retired_ms}, and not deleted since")
 
     def _is_chosen(self) -> bool:
         settings = self._settings
@@ -309,38 +303,33 @@ class _Audit:
             findings.append(Finding("wrong_size", row.key, f"{size} bytes; its row says {row.size}"))
         return findings
 
-    async def _check_row_again(self, object_id: UUID) -> None:
-        confirmed: set[Finding] | None = None
-        for _ in range(LOOKS - 1):
-            await self._clock.sleep(PAUSE_S)
-            rows = await self._rows.object_rows([object_id])
-            if not rows:
-                return
-            try:
-                size: int | None = (await self._store.head(rows[0].key)).size
-            except ObjectMissing:
-                size = None
-            runs = await self._rows.runs_of_object(object_id)
-            wrong = set(self._row_findings(rows[0], size, len(runs)))
-            if size is None and wrong:
-                wrong |= {
-                    Finding(
-                        "missing_bytes",
-                        partition_name(self._state, run.topic_id, run.partition),
-                        f"offsets {run.base_offset} to {run.end_offset - 1} are in {run.key}, which is missing",
-                    )
-                    for run in runs
-                }
-            confirmed = wrong if confirmed is None else confirmed & wrong
-        self._findings += confirmed or ()
+    async def _row_again(self, object_id: UUID) -> set[Finding]:
+        await self._clock.sleep(PAUSE_S)
+        rows = await self._rows.object_rows([object_id])
+        if not rows:
+            return set()
+        try:
+            size: int | None = (await self._store.head(rows[0].key)).size
+        except ObjectMissing:
+            size = None
+        runs = await self._rows.runs_of_object(object_id)
+        wrong = set(self._row_findings(rows[0], size, len(runs)))
+        if size is None and wrong:
+            wrong |= {
+                Finding(
+                    "missing_bytes",
+                    partition_name(self._state, run.topic_id, run.partition),
+                    f"offsets {run.base_offset} to {run.end_offset - 1} are in {run.key}, which is missing",
+                )
+                for run in runs
+            }
+        return wrong
 
     async def _check_runs_without_object(self) -> None:
         """Check the remaining counts, which belong to objects without a row."""
         for object_id, runs in self._counts.items():
             if await self._has_runs_and_no_row(object_id):
-                self._findings.append(
-                    Finding("object_row", str(object_id), f"{runs} runs name it; it has no row")
-                )
+                self._find("object_row", str(object_id), f"{runs} runs name it; it has no row")
 
     async def _has_runs_and_no_row(self, object_id: UUID) -> bool:
         for _ in range(LOOKS - 1):
@@ -440,19 +429,17 @@ class _Audit:
         try:
             cluster_file = await read_cluster_file(self._store, cluster_id)
         except InvalidCheckpoint as error:
-            self._findings.append(Finding("cluster", "cluster.json", str(error)))
+            self._find("cluster", "cluster.json", str(error))
             return
         if cluster_file is not None and (cluster_file.cluster_id, cluster_file.incarnation) != (
             cluster_id,
             self._identity.incarnation,
         ):
-            self._findings.append(
-                Finding(
-                    "cluster",
-                    "cluster.json",
-                    f"incarnation {cluster_file.incarnation} of {cluster_file.cluster_id!r}; the database is"
-                    f" {self._identity.incarnation} of {cluster_id!r}",
-                )
+            self._find(
+                "cluster",
+                "cluster.json",
+                f"incarnation {cluster_file.incarnation} of {cluster_file.cluster_id!r}; the database is"
+                f" {self._identity.incarnation} of {cluster_id!r}",
             )
 
     async def _checkpoint_findings(self, checkpoints: FoundCheckpoints) -> set[Finding]:
@@ -496,6 +483,16 @@ class _Audit:
                         )
                     )
         return wrong
+
+    def _find(self, kind: str, subject: str, detail: str) -> None:
+        self._findings.append(Finding(kind, subject, detail))
+
+    async def _confirm(self, look: Callable[[], Awaitable[set[Finding]]]) -> None:
+        """Keep the findings that each of the remaining looks shows again."""
+        confirmed = await look()
+        for _ in range(LOOKS - 2):
+            confirmed &= await look()
+        self._findings += confirmed
 
     def _note(self, note: str) -> None:
         if note not in self._notes:
