@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 
 from agent.client_metrics.pushed import PushedMetrics
 from agent.quotas.precedence import Holder
@@ -153,8 +153,8 @@ class AgentTelemetry(DeclaredMetrics):
         others="(other tenants)",
     )
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        super().__init__(registry)
+    def __init__(self) -> None:
+        super().__init__()
         self._throttled_names: dict[Holder, None] = {}
         self.sequencer_statistics = StatisticsGauges(self.registry)
         self.client_metrics = PushedMetrics(self.registry)

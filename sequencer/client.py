@@ -96,7 +96,6 @@ class SequencerClient(SequencerMethods):
         patience_s: float = 10.0,
         timeout_s: float = 20.0,
         slow_timeout_s: float = 120.0,
-        max_in_flight: int = 1024,
         follow_hints: bool = True,
         link: Callable[[str], Link] | None = None,
         observer: SequencerObserver | None = None,
@@ -111,7 +110,6 @@ class SequencerClient(SequencerMethods):
         self._patience_s = patience_s
         self._timeout_s = timeout_s
         self._slow_timeout_s = slow_timeout_s
-        self._max_in_flight = max_in_flight
         self._follow_hints = follow_hints
         self._link: Callable[[str], Link] = (
             link if link is not None else lambda address: TcpLink(address, self._security.tls)
@@ -254,7 +252,6 @@ class SequencerClient(SequencerMethods):
                 entropy=self._entropy,
                 known=self.known,
                 security=self._security,
-                max_in_flight=self._max_in_flight,
             )
         return client
 

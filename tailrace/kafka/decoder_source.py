@@ -240,7 +240,7 @@ def minimum_size(message: MessageType, version: int, flexible: bool) -> int:
     count."""
     size = 1 if flexible else 0
     for field in fields_of(message):
-        if version not in field.versions or version in field.tagged:
+        if version not in field.versions or field.tag is not None:
             continue
         size += _minimum_field_size(field, version, flexible)
     return max(size, 1)

@@ -99,7 +99,6 @@ class On:
         versions: the versions with the field.
         nullable: the versions in which it may be null; None for none.
         tag: its number if it is a tagged field (KIP-482).
-        tagged: the versions in which it is tagged; None for all that contain it.
         ignorable: whether its value is dropped in a version without the field. If not, encoding a value other than the
             default in such a version is an error.
     """
@@ -107,7 +106,6 @@ class On:
     versions: str = "0+"
     nullable: str | None = None
     tag: int | None = None
-    tagged: str | None = None
     ignorable: bool = False
 
 
@@ -167,7 +165,6 @@ class Field:
     versions: Versions
     nullable: Versions
     tag: int | None
-    tagged: Versions
     ignorable: bool
     default: Any
     """The value in a message that does not set the field; an empty list for arrays."""
@@ -239,18 +236,13 @@ def _field(name: str, hint: Any, info: msgspec.structs.FieldInfo) -> Field:
             raise TypeError(f"{name} has no default; every field of a message has one")
         default = info.default_factory()
     on = said.on
-    versions = parse_versions(on.versions)
-    tagged = _NOWHERE
-    if on.tag is not None:
-        tagged = parse_versions(on.tagged) if on.tagged else versions
     return Field(
         name=name,
         kind=kind,
         is_array=said.is_array,
-        versions=versions,
+        versions=parse_versions(on.versions),
         nullable=parse_versions(on.nullable),
         tag=on.tag,
-        tagged=tagged,
         ignorable=on.ignorable,
         default=default,
         entity=said.entity,

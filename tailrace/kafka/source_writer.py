@@ -84,7 +84,7 @@ class SourceWriter:
         return sorted(fields, key=lambda field: field.tag or 0)
 
     def is_tagged(self, field: Field) -> bool:
-        return self.flexible and self.version in field.tagged
+        return self.flexible and field.tag is not None
 
     def literal(self, value: Any) -> str:
         if value is None or isinstance(value, bool | int | float | str | bytes):

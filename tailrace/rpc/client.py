@@ -47,6 +47,8 @@ from tailrace.rpc.security import MAC_BYTES, FrameSigner, FrameVerifier, RpcSecu
 
 T = TypeVar("T")
 _HEADER_ROOM = 1024
+MAX_IN_FLIGHT = 1024
+CONNECT_TIMEOUT_S = 5.0
 
 
 class RpcClient:
@@ -68,9 +70,7 @@ class RpcClient:
         entropy: Entropy,
         known: KnownCluster | None = None,
         security: RpcSecurity | None = None,
-        max_in_flight: int = 1024,
         max_frame_bytes: int = MAX_FRAME_BYTES,
-        connect_timeout_s: float = 5.0,
         min_backoff_s: float = 0.05,
         max_backoff_s: float = 2.0,
     ) -> None:
@@ -79,9 +79,7 @@ class RpcClient:
         self._clock = clock
         self._entropy = entropy
         self._security = security if security is not None else RpcSecurity()
-        self._max_in_flight = max_in_flight
         self._max_frame_bytes = max_frame_bytes
-        self._connect_timeout_s = connect_timeout_s
         self._min_backoff_s = min_backoff_s
         self._max_backoff_s = max_backoff_s
 
@@ -171,7 +169,7 @@ class RpcClient:
     async def _take_slot(self, method: str, deadline: float) -> None:
         if self._closed:
             raise NotConnected(f"{self.address}: closed by this side")
-        if self._in_flight < self._max_in_flight and not self._slots:
+        if self._in_flight < MAX_IN_FLIGHT and not self._slots:
             self._in_flight += 1
             return
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -212,17 +210,17 @@ class RpcClient:
         connection = _Connection(self)
         try:
             dial = asyncio.ensure_future(self._link.connect(connection))
-            self._deadlines.add_task(dial, self._clock.monotonic() + self._connect_timeout_s)
+            self._deadlines.add_task(dial, self._clock.monotonic() + CONNECT_TIMEOUT_S)
             try:
                 connection.wire = await dial
             except asyncio.CancelledError:
                 if not self._deadlines.has_cancelled(dial):
                     dial.cancel()
                     raise
-                raise NotConnected(f"{self.address}: no connection in {self._connect_timeout_s} s") from None
+                raise NotConnected(f"{self.address}: no connection in {CONNECT_TIMEOUT_S} s") from None
             finally:
                 self._deadlines.discard(dial)
-            deadline = self._clock.monotonic() + self._connect_timeout_s
+            deadline = self._clock.monotonic() + CONNECT_TIMEOUT_S
             await self._shake_hands(connection, deadline)
         except BaseException as error:
             connection.abort()

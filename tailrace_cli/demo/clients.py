@@ -187,11 +187,9 @@ class DemoConsumer(threading.Thread):
             raise self.failure
 
 
-def replay(bootstrap: str, topic: str, partitions: int, isolation: str = "read_uncommitted") -> Log:
+def replay(bootstrap: str, topic: str, partitions: int) -> Log:
     """Read a whole topic from offset 0, without a group."""
-    consumer = _assigned(
-        bootstrap, [TopicPartition(topic, index, 0) for index in range(partitions)], isolation
-    )
+    consumer = _assigned(bootstrap, [TopicPartition(topic, index, 0) for index in range(partitions)])
     ends = {
         index: consumer.get_watermark_offsets(TopicPartition(topic, index), 30)[1]
         for index in range(partitions)
@@ -218,7 +216,7 @@ def replay(bootstrap: str, topic: str, partitions: int, isolation: str = "read_u
 
 def offset_at_time(bootstrap: str, topic: str, partition: int, timestamp_ms: int) -> int:
     """Return the offset that a seek to this time reaches (-1: past the end)."""
-    consumer = _assigned(bootstrap, [], "read_uncommitted")
+    consumer = _assigned(bootstrap, [])
     positions = consumer.offsets_for_times([TopicPartition(topic, partition, timestamp_ms)], timeout=30)
     consumer.close()
     return int(positions[0].offset)
@@ -226,20 +224,20 @@ def offset_at_time(bootstrap: str, topic: str, partition: int, timestamp_ms: int
 
 def watermarks(bootstrap: str, topic: str, partition: int) -> tuple[int, int]:
     """Return (log start offset, high watermark)."""
-    consumer = _assigned(bootstrap, [], "read_uncommitted")
+    consumer = _assigned(bootstrap, [])
     low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), 30)
     consumer.close()
     return low, high
 
 
-def _assigned(bootstrap: str, partitions: list[TopicPartition], isolation: str) -> Any:
+def _assigned(bootstrap: str, partitions: list[TopicPartition]) -> Any:
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": "demo-replay",
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
-            "isolation.level": isolation,
+            "isolation.level": "read_uncommitted",
         }
     )
     if partitions:
