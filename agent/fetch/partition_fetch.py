@@ -22,9 +22,7 @@ from sequencer.api.reads import FoundPartition, Run
 from tailrace.batches.record_batch import MARKER_BYTES
 from tailrace.ids import TopicPartition
 from tailrace.kafka.error_codes import ErrorCode
-from tailrace.kafka.messages.fetch import (
-    PartitionData,
-)
+from tailrace.kafka.messages.fetch import PartitionData
 from tailrace.turns import Turns
 
 _base_offset = attrgetter("base_offset")

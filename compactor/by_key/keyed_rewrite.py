@@ -35,11 +35,7 @@ from compactor.run_groups import PackedBatches, PackedGroup, ParquetRuns, RunGro
 from sequencer.api.commits import ObjectKind
 from sequencer.api.compaction import KeyDrops
 from sequencer.api.reads import Run
-from tailrace.batches.record_batch import (
-    DELETE_HORIZON_FLAG,
-    BatchHeader,
-    InvalidBatch,
-)
+from tailrace.batches.record_batch import DELETE_HORIZON_FLAG, BatchHeader, InvalidBatch
 from tailrace.batches.records import InvalidRecords
 from tailrace.clock import Clock, Entropy
 from tailrace.ids import TopicPartition

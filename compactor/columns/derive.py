@@ -28,13 +28,7 @@ from compactor.columns.arrays import TAKEN_NAMES, column_names, table_fields
 from compactor.columns.avro_values import AvroValues, avro_columns
 from compactor.columns.json_values import JsonValues, ValueUnfit, inferred
 from compactor.columns.protobuf_values import ProtobufValues, compiled, protobuf_columns, protobuf_key
-from compactor.columns.registered import (
-    MAX_SCHEMAS,
-    RegisteredSchema,
-    SchemaKey,
-    SchemaRefused,
-    schema_id_of,
-)
+from compactor.columns.registered import MAX_SCHEMAS, RegisteredSchema, SchemaKey, SchemaRefused, schema_id_of
 from compactor.columns.values import ValueDecoder, fit
 from sequencer.api.commits import ObjectDescription
 from tailrace.configs.columns import Columns, columns_text, parse_columns, row_cells

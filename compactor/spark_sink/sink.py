@@ -15,11 +15,7 @@ from uuid import UUID
 
 import msgspec
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from compactor.on_spark.worker_process import settled
 from compactor.spark_sink.options import SinkOptions

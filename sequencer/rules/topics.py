@@ -29,12 +29,7 @@ from sequencer.api.topics import (
 from sequencer.api.values import Empty
 from sequencer.settings import SequencerSettings
 from sequencer.store.draft import Draft
-from sequencer.store.rows import (
-    BrokerConfigRow,
-    LogEpoch,
-    PartitionRow,
-    TopicRow,
-)
+from sequencer.store.rows import BrokerConfigRow, LogEpoch, PartitionRow, TopicRow
 from sequencer.store.state import LOG_EPOCH, METADATA_VERSION, config_bytes, replace_row
 from tailrace.configs.broker_config import broker_configs
 from tailrace.configs.topic_config import TOPIC_CONFIGS, InvalidConfigValue, check_compaction_lags

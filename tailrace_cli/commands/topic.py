@@ -26,6 +26,11 @@ app = group_of_commands("Topics: list, create, describe, alter, trim, delete.")
 LATENCY, FLUSH = "tailrace.latency", "tailrace.flush"
 """Configs that only Tailrace has."""
 
+
+def _partition_count(help: str) -> Any:
+    return typer.Option("--partitions", "-p", metavar="N", min=1, max=MAX_PARTITION, help=help)
+
+
 Name = Annotated[str, typer.Argument(metavar="TOPIC")]
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC")]
 Configs = Annotated[
@@ -50,15 +55,7 @@ def list_topics(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> N
 def create(
     name: Name,
     partitions: Annotated[
-        int | None,
-        typer.Option(
-            "--partitions",
-            "-p",
-            metavar="N",
-            min=1,
-            max=MAX_PARTITION,
-            help="The number of partitions. Default: the broker's num.partitions.",
-        ),
+        int | None, _partition_count("The number of partitions. Default: the broker's num.partitions.")
     ] = None,
     config: Configs = None,
     if_not_exists: Annotated[
@@ -151,15 +148,7 @@ def describe(names: Names, bootstrap: BootstrapFlag = None, as_json: JsonFlag = 
 def alter(
     name: Name,
     partitions: Annotated[
-        int | None,
-        typer.Option(
-            "--partitions",
-            "-p",
-            metavar="N",
-            min=1,
-            max=MAX_PARTITION,
-            help="The new number of partitions, higher than the current one.",
-        ),
+        int | None, _partition_count("The new number of partitions, higher than the current one.")
     ] = None,
     config: Configs = None,
     unset: Annotated[
