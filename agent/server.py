@@ -18,10 +18,10 @@ import structlog
 
 from agent.answer_memory import AnswerMemory
 from agent.catalog import Catalog
+from agent.client_access import ClientAccess
 from agent.client_connections import ClientConnections
 from agent.connection import MemoryPressure
 from agent.decoding_threads import DecodingThreads
-from agent.dispatch import Dispatcher
 from agent.fetch.dead_letter_queue import DeadLetterQueue
 from agent.fetch.fetch_memory import FetchMemory
 from agent.fetch.fetch_sessions import FetchSessions
@@ -30,7 +30,6 @@ from agent.fetch.share_sessions import ShareSessions
 from agent.fetch.tail import Tail
 from agent.gateway.context import GatewayContext
 from agent.groups.coordinator import GroupCoordinator
-from agent.handlers import AT_ONCE, HANDLERS
 from agent.handlers.dead_letters import write_dead_letters
 from agent.identity import AgentIdentity
 from agent.internal_topics.copier import Copier
@@ -48,21 +47,12 @@ from agent.produce.request_memory import RequestMemory
 from agent.produce.transactional_producers import TransactionalProducers
 from agent.quotas.precedence import book_of
 from agent.quotas.quotas import Quotas
-from agent.security.access import Access
-from agent.security.admission import Admission
-from agent.security.audit_log import AuditLog
-from agent.security.connection_limits import ConnectionLimits
-from agent.security.delegation_tokens import TokenLogins
-from agent.security.guarded_handlers import GUARDED, GUARDED_AT_ONCE
-from agent.security.http_login import HttpLogin, HttpLogins
-from agent.security.listener_contexts import ClientSecurity, CurrentAcls, Logins, listener_contexts
+from agent.security.http_login import HttpLogin
+from agent.security.listener_contexts import ClientSecurity
 from agent.security.listeners import Listener, SecurityProtocol
-from agent.security.oauthbearer import TokenCheck
-from agent.security.users import Users, decoy_key
 from agent.services import Services
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
-from agent.tenants.tenant_handlers import tenant_handlers, tenant_handlers_at_once
 from cache.chunk_cache import ChunkCache
 from cache.disk import DiskTier
 from cache.observer import CacheObserver
@@ -90,7 +80,6 @@ from tailrace.rpc import (
     encode_body,
 )
 from tailrace.rpc.telemetry import count_refused
-from tailrace.security.acls import Operation, ResourceType
 from tailrace.security.handshakes import Handshakes
 
 log = structlog.get_logger("agent.server")
@@ -193,9 +182,6 @@ class Agent:
         self._request_memory = RequestMemory(settings.memory_budget_bytes, clock)
         self._listeners: list[asyncio.Server] = []
         self._handshakes: list[Handshakes] = []
-        self.http_login: HttpLogin | None = None
-        """The login of HTTP pages if clients must log in; None before the start."""
-        self._http_logins: HttpLogins | None = None
         self._peer_server: RpcServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._neighbour: NeighbourWatch | None = None
@@ -233,7 +219,7 @@ class Agent:
         )
         self._ring_seen: ZoneRing | None = None
         self._services: Services | None = None
-        self._token_check: TokenCheck | None = None
+        self._client_access: ClientAccess | None = None
         self._share_releases: ShareReleases | None = None
         self.kafka_ports: dict[str, int] = {}
         """Bound ports by listener name."""
@@ -328,7 +314,13 @@ class Agent:
         lease = await self._sequencer.register_agent(info)
         identity = AgentIdentity.of(lease, info, asked_at)
         self._services = services = self._wired(identity)
-        self._create_dispatchers(services)
+        self._client_access = access = ClientAccess(
+            services,
+            self._options.clients,
+            rpc_secrets=self._options.rpc.secrets,
+            login_threads=self._login_threads,
+        )
+        self._connections.serve_with(access.dispatcher, access.contexts, services.long_work.passes)
         self.lease = LeaseKeeper(
             services,
             known=self._known,
@@ -451,76 +443,17 @@ class Agent:
             ]
         )
 
-    def _create_dispatchers(self, services: Services) -> None:
-        """Create the dispatchers, and a context for each listener that has a name."""
-        clients = self._options.clients
-        settings = clients.settings
-        if settings.oauth_jwks:
-            self._token_check = TokenCheck(settings, self._clock, self._login_threads)
-        shared = (clients.token_secret.encode(), *self._options.rpc.secrets)
-        logins = Logins(
-            users=Users(self.catalog, self._clock, self._login_threads, decoy_key(shared, self._entropy)),
-            tokens=self._token_check,
-            delegation_tokens=TokenLogins(
-                self._sequencer, clients.token_secret, self._clock, self._login_threads
-            )
-            if clients.token_secret
-            else None,
-            limits=ConnectionLimits(settings, self._clock.monotonic),
-            audit=AuditLog(self.telemetry, self._clock),
-        )
-        acls = CurrentAcls(self.catalog, settings.super_users) if clients.is_authenticating else None
-        admission = Admission(acls, logins.audit, clients.tenants)
-        behind, behind_at_once = (HANDLERS, AT_ONCE) if acls is None else (GUARDED, GUARDED_AT_ONCE)
-        self._dispatcher = Dispatcher(services, behind, behind_at_once)
-        self._dispatcher_of_tenants = Dispatcher(
-            services, tenant_handlers(behind), tenant_handlers_at_once(behind_at_once)
-        )
-        contexts = listener_contexts(
-            clients,
-            logins=logins,
-            dispatch=self._dispatcher,
-            of_tenants=self._dispatcher_of_tenants,
-            admission=admission,
-            max_request_bytes=self._settings.max_request_bytes,
-            clock=self._clock,
-        )
-        self._connections.serve_with(self._dispatcher, contexts, services.long_work.passes)
-        self._http_logins = HttpLogins(
-            users=logins.users,
-            tokens=logins.tokens,
-            admission=admission,
-            limits=logins.limits,
-            clock=self._clock,
-            entropy=self._entropy,
-            delay_seconds=settings.failed_authentication_delay_ms / 1000,
-        )
-        if acls is not None:
-            self.http_login = HttpLogin(self._http_logins)
-
     def gateway_context(self, listener: str) -> GatewayContext:
         """Return what the gateway needs: its clients log in as clients of the listener of this name, or of the first
         listener. Call it after the agent has started."""
-        assert self._http_logins is not None, "the agent was not started"
-        names = [served.name for served in self._options.listeners]
-        return GatewayContext(
-            listener=listener or names[0],
-            logins=self._http_logins,
-            dispatch_for=lambda access: (
-                self._dispatcher if access.tenant is None else self._dispatcher_of_tenants
-            ),
-            partitions_of=self._partitions_to_describe,
-            budget=self._budget,
-            memory=AnswerMemory(self._settings.memory_budget_bytes, self._clock),
-            quotas=self._quotas,
-        )
+        assert self._client_access is not None, "the agent was not started"
+        first = self._options.listeners[0].name
+        return self._client_access.gateway_context(listener or first, self._budget)
 
-    def _partitions_to_describe(self, access: Access, topic: str) -> int | None:
-        stored = topic if access.tenant is None else access.tenant.stored(topic)
-        known = self.catalog.snapshot.by_name.get(stored)
-        if known is None or not access.may(Operation.DESCRIBE, ResourceType.TOPIC, stored):
-            return None
-        return known.topic.partitions
+    @property
+    def http_login(self) -> HttpLogin | None:
+        """The login of HTTP pages if clients must log in; None before the start."""
+        return None if self._client_access is None else self._client_access.http_login
 
     @property
     def services(self) -> Services:
@@ -660,8 +593,8 @@ class Agent:
             await self._services.copy_queue.stop()
         if self._share_releases is not None:
             await self._share_releases.close()
-        if self._token_check is not None:
-            await self._token_check.close()
+        if self._client_access is not None:
+            await self._client_access.close()
         for connection in self._connections:
             connection.abort()
         if self._peer_server is not None:
