@@ -37,6 +37,7 @@ from tailrace_cli.commands import (
     user,
 )
 from tailrace_cli.errors import CommandFailed, WrongUsage
+from tailrace_cli.flags import switch
 
 CLOSED_PIPE = 128 + signal.SIGPIPE
 
@@ -49,7 +50,7 @@ app = group_of_commands(
 @app.callback(invoke_without_command=True)
 def _bare(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print Tailrace's version.")] = False,
+    version: Annotated[bool, switch("--version", "Print Tailrace's version.")] = False,
 ) -> None:
     if version:
         processes.version()

@@ -17,6 +17,16 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
+def flag(names: str, metavar: str | None, help: str, **limits: Any) -> Any:
+    """Declare a flag with a value: its names (`--topic -t`), what stands for the value in the help, and the help."""
+    return typer.Option(*names.split(), metavar=metavar, help=help, **limits)
+
+
+def switch(names: str, help: str) -> Any:
+    """Declare a flag without a value."""
+    return typer.Option(*names.split(), help=help)
+
+
 def with_flags(command: Callable[..., R]) -> Callable[..., R]:
     """Replace each dataclass parameter of a command by the dataclass's fields.
 
@@ -49,8 +59,8 @@ def with_flags(command: Callable[..., R]) -> Callable[..., R]:
     return run
 
 
-Store = Annotated[str | None, typer.Option("--store", metavar="URL", help="The agents' object store.")]
-Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="A TOML file of settings.")]
+Store = Annotated[str | None, flag("--store", "URL", "The agents' object store.")]
+Config = Annotated[Path | None, flag("--config", "FILE", "A TOML file of settings.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +68,9 @@ class StoredFlags:
     """Flags that name stored data: a store and its database, or a data folder with both."""
 
     store: Store = None
-    database: Annotated[
-        str | None, typer.Option("--database", metavar="URL", help="The sequencer's database.")
-    ] = None
+    database: Annotated[str | None, flag("--database", "URL", "The sequencer's database.")] = None
     data: Annotated[
-        str | None,
-        typer.Option("--data", metavar="DIR", help="The folder of `tailrace serve`, in place of both."),
+        str | None, flag("--data", "DIR", "The folder of `tailrace serve`, in place of both.")
     ] = None
     config: Config = None
 
@@ -78,20 +85,15 @@ class LogFlags:
 
     data: Annotated[
         str | None,
-        typer.Option("--data", metavar="DIR", help="The folder of `tailrace serve`, running or not."),
+        flag("--data", "DIR", "The folder of `tailrace serve`, running or not."),
     ] = None
     store: Store = None
-    database: Annotated[
-        str | None,
-        typer.Option("--database", metavar="URL", help="The database, if no sequencer runs."),
-    ] = None
+    database: Annotated[str | None, flag("--database", "URL", "The database, if no sequencer runs.")] = None
     sequencer: Annotated[
-        str | None,
-        typer.Option("--sequencer", metavar="HOST:PORT,...", help="Addresses of running sequencers."),
+        str | None, flag("--sequencer", "HOST:PORT,...", "Addresses of running sequencers.")
     ] = None
     rpc_secret_file: Annotated[
-        Path | None,
-        typer.Option("--rpc-secret-file", metavar="FILE", help="A file with the cluster's secret."),
+        Path | None, flag("--rpc-secret-file", "FILE", "A file with the cluster's secret.")
     ] = None
     config: Config = None
 

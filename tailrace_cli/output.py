@@ -6,11 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-import typer
-
 from tailrace.printable import printable
+from tailrace_cli.flags import switch
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+JsonFlag = Annotated[bool, switch("--json", "Print JSON.")]
 
 
 def print_json(value: Any) -> None:

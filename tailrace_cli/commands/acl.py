@@ -6,12 +6,10 @@ import ipaddress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from tailrace_cli.command_group import group_of_commands
 from tailrace_cli.connections.connecting import BootstrapFlag, ask_broker
 from tailrace_cli.errors import CommandFailed, WrongUsage
-from tailrace_cli.flags import with_flags
+from tailrace_cli.flags import flag, switch, with_flags
 from tailrace_cli.output import JsonFlag, print_rows
 
 if TYPE_CHECKING:
@@ -20,27 +18,19 @@ if TYPE_CHECKING:
 
 app = group_of_commands("Access control lists: list, add, remove.")
 
-Principal = Annotated[
-    str | None,
-    typer.Option("--principal", metavar="User:NAME", help="The principal; User:* means everybody."),
-]
+Principal = Annotated[str | None, flag("--principal", "User:NAME", "The principal; User:* means everybody.")]
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceFlags:
     """Flags that name at most one resource."""
 
-    topic: Annotated[
-        str | None, typer.Option("--topic", "-t", metavar="NAME", help="A topic; * for all.")
-    ] = None
-    group: Annotated[
-        str | None, typer.Option("--group", "-g", metavar="NAME", help="A group; * for all.")
-    ] = None
+    topic: Annotated[str | None, flag("--topic -t", "NAME", "A topic; * for all.")] = None
+    group: Annotated[str | None, flag("--group -g", "NAME", "A group; * for all.")] = None
     transactional_id: Annotated[
-        str | None,
-        typer.Option("--transactional-id", metavar="NAME", help="A transactional id; * for all."),
+        str | None, flag("--transactional-id", "NAME", "A transactional id; * for all.")
     ] = None
-    cluster: Annotated[bool, typer.Option("--cluster", help="The cluster.")] = False
+    cluster: Annotated[bool, switch("--cluster", "The cluster.")] = False
 
     def named(self) -> tuple[ResourceType, str] | None:
         """Return the type and name of the resource, None without one. Raises WrongUsage if there are several."""
@@ -67,16 +57,11 @@ class AccessFlags:
 
     principal: Principal = None
     operation: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--operation", metavar="OPERATION", help="read, write, describe, all, ... Can be repeated."
-        ),
+        list[str] | None, flag("--operation", "OPERATION", "read, write, describe, all, ... Can be repeated.")
     ] = None
-    prefix: Annotated[bool, typer.Option("--prefix", help="Treat the resource's name as a prefix.")] = False
-    host: Annotated[
-        str | None, typer.Option("--host", metavar="ADDRESS", help="The client's address. Default: any.")
-    ] = None
-    deny: Annotated[bool, typer.Option("--deny", help="Deny instead of allow.")] = False
+    prefix: Annotated[bool, switch("--prefix", "Treat the resource's name as a prefix.")] = False
+    host: Annotated[str | None, flag("--host", "ADDRESS", "The client's address. Default: any.")] = None
+    deny: Annotated[bool, switch("--deny", "Deny instead of allow.")] = False
 
 
 @app.command("list")
@@ -97,11 +82,7 @@ def list_acls(
 
 @app.command()
 @with_flags
-def add(
-    access: AccessFlags,
-    resource: ResourceFlags,
-    bootstrap: BootstrapFlag = None,
-) -> None:
+def add(access: AccessFlags, resource: ResourceFlags, bootstrap: BootstrapFlag = None) -> None:
     """Allow (or deny) a principal operations on a resource."""
     from tailrace.kafka.messages.create_acls import AclCreation, CreateAclsRequest
     from tailrace.security.acls import WILDCARD, PatternType, Permission
@@ -140,11 +121,7 @@ def add(
 
 @app.command()
 @with_flags
-def remove(
-    access: AccessFlags,
-    resource: ResourceFlags,
-    bootstrap: BootstrapFlag = None,
-) -> None:
+def remove(access: AccessFlags, resource: ResourceFlags, bootstrap: BootstrapFlag = None) -> None:
     """Delete the ACLs that match all flags."""
     from tailrace.kafka.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
     from tailrace.security.acls import PatternType, Permission, ResourceType

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailrace_cli.errors import CommandFailed
-from tailrace_cli.flags import StoredFlags, with_flags
+from tailrace_cli.flags import StoredFlags, flag, switch, with_flags
 from tailrace_cli.output import JsonFlag, print_json, print_table
 
 if TYPE_CHECKING:
@@ -28,21 +28,12 @@ def register(app: typer.Typer) -> None:
 def audit(
     stored: StoredFlags,
     sample: Annotated[
-        float,
-        typer.Option(
-            "--sample", metavar="SHARE", min=0.0, max=1.0, help="Fraction of objects to read in full."
-        ),
+        float, flag("--sample", "SHARE", "Fraction of objects to read in full.", min=0.0, max=1.0)
     ] = 0.01,
-    full: Annotated[bool, typer.Option("--full", help="Read all objects in full.")] = False,
+    full: Annotated[bool, switch("--full", "Read all objects in full.")] = False,
     overdue_hours: Annotated[
         float,
-        typer.Option(
-            "--overdue-hours",
-            metavar="HOURS",
-            min=0.0,
-            max=MAX_OVERDUE_HOURS,
-            help="Report garbage older than this.",
-        ),
+        flag("--overdue-hours", "HOURS", "Report garbage older than this.", min=0.0, max=MAX_OVERDUE_HOURS),
     ] = 48.0,
     as_json: JsonFlag = False,
 ) -> None:
@@ -86,11 +77,7 @@ async def _audit(settings: Settings, options: AuditSettings) -> AuditReport:
     check_exists(store_url, database_url)
     clock, entropy = SystemClock(), SystemEntropy()
     rows = SqlRowStore(
-        database_url,
-        clock=clock,
-        entropy=entropy,
-        auto_migrate=False,
-        password=database_password(settings),
+        database_url, clock=clock, entropy=entropy, auto_migrate=False, password=database_password(settings)
     )
     store = open_store(store_url, clock=clock)
     try:

@@ -10,6 +10,7 @@ import typer
 from tailrace_cli.command_group import group_of_commands
 from tailrace_cli.connections.connecting import BootstrapFlag, ask_broker, parse_pairs
 from tailrace_cli.errors import CommandFailed
+from tailrace_cli.flags import flag, switch
 from tailrace_cli.output import JsonFlag, print_json, print_rows
 
 if TYPE_CHECKING:
@@ -22,17 +23,14 @@ _KINDS = {RESOURCE_TOPIC: "topic", RESOURCE_BROKER: "broker"}
 _SET, _DELETE = 0, 1
 _SOURCES = {1: "topic", 2: "broker", 3: "cluster", 4: "static", 5: "default"}
 
-TopicFlag = Annotated[
-    str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic. Default: the whole cluster.")
-]
+TopicFlag = Annotated[str | None, flag("--topic -t", "TOPIC", "The topic. Default: the whole cluster.")]
 
 
 @app.command("list")
 def list_configs(
     topic: TopicFlag = None,
     every: Annotated[
-        bool,
-        typer.Option("--all", help="Also show configs that are not set, with their defaults and settings."),
+        bool, switch("--all", "Also show configs that are not set, with their defaults and settings.")
     ] = False,
     bootstrap: BootstrapFlag = None,
     as_json: JsonFlag = False,

@@ -15,6 +15,7 @@ from tailrace_cli.connections.connecting import BootstrapFlag, PartitionsFlag
 from tailrace_cli.connections.librdkafka import BrokerWatch, ClientFlag, client_config, refused
 from tailrace_cli.connections.offsets import within
 from tailrace_cli.errors import CommandFailed, WrongUsage
+from tailrace_cli.flags import flag, switch
 from tailrace_cli.output import JsonFlag
 from tailrace_cli.record_text import (
     Encoding,
@@ -43,53 +44,29 @@ class Start:
 Topics = Annotated[list[str], typer.Argument(metavar="TOPIC")]
 StartFlag = Annotated[
     str | None,
-    typer.Option(
-        "--from",
-        "-o",
-        metavar="START",
-        help="start (the default), end, an offset, or -N (the last N of each partition).",
-    ),
+    flag("--from -o", "START", "start (the default), end, an offset, or -N (the last N of each partition)."),
 ]
 Since = Annotated[
     str | None,
-    typer.Option(
-        "--since",
-        metavar="TIME",
-        help="Start at a time: 2026-01-31T12:00, ms since 1970, or 2h (2 hours ago).",
-    ),
+    flag("--since", "TIME", "Start at a time: 2026-01-31T12:00, ms since 1970, or 2h (2 hours ago)."),
 ]
-Until = Annotated[
-    str | None,
-    typer.Option("--until", metavar="TIME", help="Skip records with this timestamp or a later one."),
-]
-Count = Annotated[
-    int | None, typer.Option("--count", "-n", metavar="N", min=1, help="Stop after this many records.")
-]
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Keep waiting for new records.")]
+Until = Annotated[str | None, flag("--until", "TIME", "Skip records with this timestamp or a later one.")]
+Count = Annotated[int | None, flag("--count -n", "N", "Stop after this many records.", min=1)]
+Follow = Annotated[bool, switch("--follow -f", "Keep waiting for new records.")]
 Group = Annotated[
     str | None,
-    typer.Option(
-        "--group",
-        "-g",
-        metavar="GROUP",
-        help="Join this group, start at its committed offsets, and commit offsets.",
-    ),
+    flag("--group -g", "GROUP", "Join this group, start at its committed offsets, and commit offsets."),
 ]
 Template = Annotated[
     str,
-    typer.Option(
+    flag(
         "--format",
-        metavar="TEMPLATE",
-        help=r"A template of {topic} {partition} {offset} {timestamp} {time} {key} {value} {headers} \t \n.",
+        "TEMPLATE",
+        r"A template of {topic} {partition} {offset} {timestamp} {time} {key} {value} {headers} \t \n.",
     ),
 ]
-EncodingFlag = Annotated[
-    Encoding, typer.Option("--encoding", "-e", help="Encoding of printed keys, values and headers.")
-]
-Uncommitted = Annotated[
-    bool,
-    typer.Option("--uncommitted", help="Also read records of open and aborted transactions."),
-]
+EncodingFlag = Annotated[Encoding, switch("--encoding -e", "Encoding of printed keys, values and headers.")]
+Uncommitted = Annotated[bool, switch("--uncommitted", "Also read records of open and aborted transactions.")]
 
 
 def consume(

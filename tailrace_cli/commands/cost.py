@@ -8,10 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from tailrace_cli.connections.connecting import parse_pairs
 from tailrace_cli.errors import CommandFailed, WrongUsage
+from tailrace_cli.flags import flag
 from tailrace_cli.output import JsonFlag, print_json, print_table
 
 if TYPE_CHECKING:
@@ -28,35 +27,28 @@ STORED = "(stored)"
 def cost(
     metrics: Annotated[
         list[str] | None,
-        typer.Option(
+        flag(
             "--from-metrics",
-            metavar="URL",
-            help=f"The metrics address of an agent or sequencer. Can be repeated. Default: {DEFAULT_PAGE}",
+            "URL",
+            f"The metrics address of an agent or sequencer. Can be repeated. Default: {DEFAULT_PAGE}",
         ),
     ] = None,
     over: Annotated[
         float,
-        typer.Option(
-            "--over",
-            metavar="SECONDS",
-            min=0,
-            max=86_400,
-            help="Seconds to measure. 0: since each process started.",
-        ),
+        flag("--over", "SECONDS", "Seconds to measure. 0: since each process started.", min=0, max=86_400),
     ] = 0,
     workload: Annotated[
-        Path | None, typer.Option("--workload", metavar="FILE", help="A TOML file that describes a workload.")
+        Path | None, flag("--workload", "FILE", "A TOML file that describes a workload.")
     ] = None,
     changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Set one value of the workload. Can be repeated."),
+        list[str] | None, flag("--set", "NAME=VALUE", "Set one value of the workload. Can be repeated.")
     ] = None,
     prices: Annotated[
         str,
-        typer.Option(
+        flag(
             "--prices",
-            metavar="NAME|FILE",
-            help="s3-standard, s3-express, own-machine, own-store, or a TOML file. Default: the table that the"
+            "NAME|FILE",
+            "s3-standard, s3-express, own-machine, own-store, or a TOML file. Default: the table that the"
             " running processes use, else s3-standard.",
         ),
     ] = "",

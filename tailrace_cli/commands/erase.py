@@ -8,11 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from tailrace_cli.commands.table import ask_log
 from tailrace_cli.errors import CommandFailed, WrongUsage
-from tailrace_cli.flags import LogFlags, with_flags
+from tailrace_cli.flags import LogFlags, flag, switch, with_flags
 from tailrace_cli.output import JsonFlag, print_json, print_table
 from tailrace_cli.record_text import Encoding, iso_time, to_bytes
 
@@ -27,29 +25,18 @@ MAX_KEY_FILE_BYTES = 64 << 20
 
 @with_flags
 def erase(
-    topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic to erase from.")],
+    topic: Annotated[str, flag("--topic -t", "TOPIC", "The topic to erase from.")],
     flags: LogFlags,
-    key: Annotated[
-        list[str] | None, typer.Option("--key", "-k", metavar="KEY", help="A key to erase. Can be repeated.")
-    ] = None,
-    keys_file: Annotated[
-        Path | None, typer.Option("--keys-file", metavar="FILE", help="A file with one key per line.")
-    ] = None,
-    encoding: Annotated[
-        Encoding, typer.Option("--encoding", "-e", help="Encoding of the keys.")
-    ] = Encoding.TEXT,
-    reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="A reason to store in the log of erasures.")
-    ] = "",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the objects and counts; change nothing.")
-    ] = False,
+    key: Annotated[list[str] | None, flag("--key -k", "KEY", "A key to erase. Can be repeated.")] = None,
+    keys_file: Annotated[Path | None, flag("--keys-file", "FILE", "A file with one key per line.")] = None,
+    encoding: Annotated[Encoding, switch("--encoding -e", "Encoding of the keys.")] = Encoding.TEXT,
+    reason: Annotated[str, flag("--reason", "TEXT", "A reason to store in the log of erasures.")] = "",
+    dry_run: Annotated[bool, switch("--dry-run", "Show the objects and counts; change nothing.")] = False,
     full: Annotated[
-        bool, typer.Option("--full", help="Read all keys; do not trust key bounds and Bloom filters.")
+        bool, switch("--full", "Read all keys; do not trust key bounds and Bloom filters.")
     ] = False,
     show_log: Annotated[
-        bool,
-        typer.Option("--log", help="Show the topic's erasures, and whether erased bytes are still stored."),
+        bool, switch("--log", "Show the topic's erasures, and whether erased bytes are still stored.")
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -169,12 +156,7 @@ def _work(log: OpenLog, tables: TableSchedule | None = None) -> ErasureWork:
     from compactor.erasure.erase import ErasureWork
 
     return ErasureWork(
-        log.sequencer,
-        log.store,
-        log.runtime.clock,
-        log.runtime.entropy,
-        tables=tables,
-        run=asyncio.to_thread,
+        log.sequencer, log.store, log.runtime.clock, log.runtime.entropy, tables=tables, run=asyncio.to_thread
     )
 
 

@@ -10,6 +10,7 @@ from tailrace.printable import printable
 from tailrace_cli.command_group import group_of_commands
 from tailrace_cli.connections.connecting import BootstrapFlag, ExecuteFlag, PartitionsFlag, ask_broker
 from tailrace_cli.errors import CommandFailed
+from tailrace_cli.flags import flag
 from tailrace_cli.output import JsonFlag, print_json, print_rows, print_table
 
 if TYPE_CHECKING:
@@ -91,17 +92,9 @@ def _shown(assigned: list[str] | None) -> str | None:
 
 
 To = Annotated[
-    str,
-    typer.Option(
-        "--to",
-        metavar="POSITION",
-        help="start, end, an offset, +N or -N from the committed offset, or a time.",
-    ),
+    str, flag("--to", "POSITION", "start, end, an offset, +N or -N from the committed offset, or a time.")
 ]
-Topic = Annotated[
-    str | None,
-    typer.Option("--topic", "-t", metavar="TOPIC", help="Default: all topics with committed offsets."),
-]
+Topic = Annotated[str | None, flag("--topic -t", "TOPIC", "Default: all topics with committed offsets.")]
 
 
 @app.command()

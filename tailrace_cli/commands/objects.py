@@ -9,6 +9,7 @@ import typer
 
 from tailrace_cli.command_group import group_of_commands
 from tailrace_cli.errors import CommandFailed
+from tailrace_cli.flags import flag
 from tailrace_cli.output import JsonFlag, print_json, print_table
 
 if TYPE_CHECKING:
@@ -18,10 +19,7 @@ T = TypeVar("T")
 
 app = group_of_commands("Objects on the store: list, show, audit.")
 
-StoreFlag = Annotated[
-    str,
-    typer.Option("--store", metavar="URL", envvar="TAILRACE_STORE", help="s3://bucket/prefix or a folder."),
-]
+StoreFlag = Annotated[str, flag("--store", "URL", "s3://bucket/prefix or a folder.", envvar="TAILRACE_STORE")]
 Key = Annotated[str, typer.Argument(metavar="KEY")]
 DEFAULT_STORE = "data/objects"
 PARQUET_MAGIC = b"PAR1"
@@ -30,9 +28,7 @@ PARQUET_MAGIC = b"PAR1"
 @app.command("list")
 def list_objects(
     prefix: Annotated[str, typer.Argument(metavar="PREFIX")] = "",
-    limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, help="Show at most this many objects.")
-    ] = 1000,
+    limit: Annotated[int, flag("--limit", "N", "Show at most this many objects.", min=1)] = 1000,
     store: StoreFlag = DEFAULT_STORE,
     as_json: JsonFlag = False,
 ) -> None:

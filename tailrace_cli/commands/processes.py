@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tailrace_cli.errors import CommandFailed, WrongUsage
-from tailrace_cli.flags import with_flags
+from tailrace_cli.flags import flag, switch, with_flags
 from tailrace_cli.output import JsonFlag, print_json, print_table
 
 if TYPE_CHECKING:
@@ -25,41 +25,27 @@ if TYPE_CHECKING:
 class ProcessFlags:
     """Flags that every process has. All other settings come from the file and the environment."""
 
-    store: Annotated[
-        str | None, typer.Option("--store", metavar="URL", help="s3://bucket/prefix or a folder.")
-    ] = None
+    store: Annotated[str | None, flag("--store", "URL", "s3://bucket/prefix or a folder.")] = None
     database: Annotated[
-        str | None,
-        typer.Option("--database", metavar="URL", help="sqlite:///PATH or postgresql://USER@HOST/NAME."),
+        str | None, flag("--database", "URL", "sqlite:///PATH or postgresql://USER@HOST/NAME.")
     ] = None
     database_password_file: Annotated[
         str | None,
-        typer.Option(
+        flag(
             "--database-password-file",
-            metavar="FILE",
-            help="A file with the database's password. Or set PGPASSWORD or PGPASSFILE.",
+            "FILE",
+            "A file with the database's password. Or set PGPASSWORD or PGPASSFILE.",
         ),
     ] = None
     rpc_secret_file: Annotated[
         str | None,
-        typer.Option(
-            "--rpc-secret-file",
-            metavar="FILE",
-            help="A file with the secret that all processes of a cluster share.",
-        ),
+        flag("--rpc-secret-file", "FILE", "A file with the secret that all processes of a cluster share."),
     ] = None
     config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config", metavar="FILE", help="A TOML file of settings; flags and TAILRACE_* override it."
-        ),
+        Path | None, flag("--config", "FILE", "A TOML file of settings; flags and TAILRACE_* override it.")
     ] = None
-    log_level: Annotated[
-        str | None, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
-    ] = None
-    log_format: Annotated[
-        str | None, typer.Option("--log-format", metavar="FORMAT", help="auto, json or console.")
-    ] = None
+    log_level: Annotated[str | None, flag("--log-level", "LEVEL", "debug, info, warning or error.")] = None
+    log_format: Annotated[str | None, flag("--log-format", "FORMAT", "auto, json or console.")] = None
 
     def load(
         self, *, mistakes_of: Callable[[Settings], Iterable[str]] | None = None, **given: Any
@@ -82,42 +68,24 @@ class ProcessFlags:
 
 
 Sequencers = Annotated[
-    str | None,
-    typer.Option("--sequencer", metavar="HOST:PORT[,...]", help="Addresses of the sequencer servers."),
+    str | None, flag("--sequencer", "HOST:PORT[,...]", "Addresses of the sequencer servers.")
 ]
 Listen = Annotated[
-    str | None,
-    typer.Option("--listen", metavar="HOST:PORT", help="Address for Kafka clients. Default: 127.0.0.1:9092"),
+    str | None, flag("--listen", "HOST:PORT", "Address for Kafka clients. Default: 127.0.0.1:9092")
 ]
-Advertise = Annotated[
-    str | None, typer.Option("--advertise", metavar="HOST:PORT", help="The address that clients connect to.")
-]
+Advertise = Annotated[str | None, flag("--advertise", "HOST:PORT", "The address that clients connect to.")]
 Http = Annotated[
     str | None,
-    typer.Option(
-        "--http",
-        metavar="HOST:PORT",
-        help="Address for metrics, health and the overview. Default: 127.0.0.1:9644",
-    ),
+    flag("--http", "HOST:PORT", "Address for metrics, health and the overview. Default: 127.0.0.1:9644"),
 ]
-Rpc = Annotated[
-    str | None, typer.Option("--rpc", metavar="HOST:PORT", help="Address for other Tailrace processes.")
-]
+Rpc = Annotated[str | None, flag("--rpc", "HOST:PORT", "Address for other Tailrace processes.")]
 RpcAdvertise = Annotated[
-    str | None,
-    typer.Option(
-        "--rpc-advertise",
-        metavar="HOST:PORT",
-        help="The address that other processes connect to for --rpc.",
-    ),
+    str | None, flag("--rpc-advertise", "HOST:PORT", "The address that other processes connect to for --rpc.")
 ]
 Gateway = Annotated[
-    str | None,
-    typer.Option(
-        "--gateway", metavar="HOST:PORT", help="Address of the HTTP gateway to topics. Default: none"
-    ),
+    str | None, flag("--gateway", "HOST:PORT", "Address of the HTTP gateway to topics. Default: none")
 ]
-Zone = Annotated[str | None, typer.Option("--zone", metavar="ZONE", help="The zone that this agent runs in.")]
+Zone = Annotated[str | None, flag("--zone", "ZONE", "The zone that this agent runs in.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -129,9 +97,7 @@ def register(app: typer.Typer) -> None:
 @with_flags
 def serve(
     flags: ProcessFlags,
-    data: Annotated[
-        str | None, typer.Option("--data", metavar="DIR", help="Folder for all data. Default: ./data")
-    ] = None,
+    data: Annotated[str | None, flag("--data", "DIR", "Folder for all data. Default: ./data")] = None,
     listen: Listen = None,
     http: Http = None,
     advertise: Advertise = None,
@@ -140,10 +106,7 @@ def serve(
     zone: Zone = None,
     secure: Annotated[
         bool,
-        typer.Option(
-            "--secure",
-            help="Require TLS and logins; create a certificate and an admin user in DATA/secure.",
-        ),
+        switch("--secure", "Require TLS and logins; create a certificate and an admin user in DATA/secure."),
     ] = False,
 ) -> None:
     """Run everything in one process, on SQLite and a folder."""
@@ -168,10 +131,7 @@ def agent(
     gateway: Gateway = None,
     zone: Zone = None,
     processes: Annotated[
-        int | None,
-        typer.Option(
-            "--processes", metavar="N", help="How many processes to run (one per core), on ports P, P+1, ..."
-        ),
+        int | None, flag("--processes", "N", "How many processes to run (one per core), on ports P, P+1, ...")
     ] = None,
 ) -> None:
     """Run one agent of a cluster, or several with --processes."""
@@ -192,10 +152,7 @@ def agent(
 
 @with_flags
 def sequencer(
-    flags: ProcessFlags,
-    rpc: Rpc = None,
-    rpc_advertise: RpcAdvertise = None,
-    http: Http = None,
+    flags: ProcessFlags, rpc: Rpc = None, rpc_advertise: RpcAdvertise = None, http: Http = None
 ) -> None:
     """Run a sequencer server on PostgreSQL.
 
@@ -214,39 +171,24 @@ class RoundFlags:
     """Flags for what `compact` rewrites, how often, and on which Spark."""
 
     every: Annotated[
-        str | None,
-        typer.Option(
-            "--every", metavar="TIME", help="Run until stopped, with a round every TIME: 60s, 5m or 1h."
-        ),
+        str | None, flag("--every", "TIME", "Run until stopped, with a round every TIME: 60s, 5m or 1h.")
     ] = None
     topic: Annotated[
-        list[str] | None,
-        typer.Option("--topic", metavar="TOPIC", help="Compact only this topic. Can be repeated."),
+        list[str] | None, flag("--topic", "TOPIC", "Compact only this topic. Can be repeated.")
     ] = None
     master: Annotated[
-        str | None,
-        typer.Option(
-            "--master", metavar="URL", help="The Spark master. Default: spark-submit's, else local[*]"
-        ),
+        str | None, flag("--master", "URL", "The Spark master. Default: spark-submit's, else local[*]")
     ] = None
     conf: Annotated[
         list[str] | None,
-        typer.Option("--conf", metavar="NAME=VALUE", help="A Spark property. Can be repeated."),
+        flag("--conf", "NAME=VALUE", "A Spark property. Can be repeated."),
     ] = None
     min_bytes: Annotated[
         int | None,
-        typer.Option(
-            "--min-bytes",
-            metavar="N",
-            min=1,
-            help="Compact partitions with at least this many uncompacted bytes.",
-        ),
+        flag("--min-bytes", "N", "Compact partitions with at least this many uncompacted bytes.", min=1),
     ] = None
     min_age_ms: Annotated[
-        int | None,
-        typer.Option(
-            "--min-age-ms", metavar="MS", min=0, help="Compact any data older than this many milliseconds."
-        ),
+        int | None, flag("--min-age-ms", "MS", "Compact any data older than this many milliseconds.", min=0)
     ] = None
 
     def options(self) -> CompactOptions:
@@ -270,13 +212,11 @@ def compact(
     rounds: RoundFlags,
     flags: ProcessFlags,
     data: Annotated[
-        str | None,
-        typer.Option("--data", metavar="DIR", help="The folder of `tailrace serve`, running or not."),
+        str | None, flag("--data", "DIR", "The folder of `tailrace serve`, running or not.")
     ] = None,
     sequencer: Sequencers = None,
     http: Annotated[
-        str | None,
-        typer.Option("--http", metavar="HOST:PORT", help="Address for metrics and health, with --every."),
+        str | None, flag("--http", "HOST:PORT", "Address for metrics and health, with --every.")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -325,8 +265,7 @@ def bundle(
 
 def demo(
     data: Annotated[
-        Path | None,
-        typer.Option("--data", metavar="DIR", help="Keep the data in this folder. Default: a temporary one."),
+        Path | None, flag("--data", "DIR", "Keep the data in this folder. Default: a temporary one.")
     ] = None,
 ) -> None:
     """Produce, consume, compact and query real data; check results."""

@@ -13,6 +13,7 @@ from tailrace_cli.connections.broker import PATIENCE_SECONDS, check_topic_name, 
 from tailrace_cli.connections.connecting import BootstrapFlag, listed_pairs
 from tailrace_cli.connections.librdkafka import BrokerWatch, ClientFlag, client_config, hand_over, refused
 from tailrace_cli.errors import CommandFailed, WrongUsage
+from tailrace_cli.flags import flag, switch
 from tailrace_cli.output import JsonFlag
 from tailrace_cli.record_text import (
     MAX_PARTITION,
@@ -33,58 +34,40 @@ Values = Annotated[
     list[str] | None,
     typer.Argument(metavar="VALUE", help="Values to send. Without any, each line of stdin is a value."),
 ]
-Key = Annotated[str | None, typer.Option("--key", "-k", metavar="KEY", help="The key of every record.")]
+Key = Annotated[str | None, flag("--key -k", "KEY", "The key of every record.")]
 KeySeparator = Annotated[
     str | None,
-    typer.Option(
-        "--key-separator",
-        "-K",
-        metavar="TEXT",
-        help=r"Text that separates key and value in each line, such as '\t'.",
-    ),
+    flag("--key-separator -K", "TEXT", r"Text that separates key and value in each line, such as '\t'."),
 ]
 Header = Annotated[
     list[str] | None,
-    typer.Option(
-        "--header",
-        "-H",
-        metavar="NAME=VALUE",
-        help="A header of every record. Can be repeated, also with the same name.",
-    ),
+    flag("--header -H", "NAME=VALUE", "A header of every record. Can be repeated, also with the same name."),
 ]
 Partition = Annotated[
     int | None,
-    typer.Option(
-        "--partition",
-        "-p",
-        metavar="N",
+    flag(
+        "--partition -p",
+        "N",
+        "The partition of every record. Default: chosen by the key, as Java clients do.",
         min=0,
         max=MAX_PARTITION,
-        help="The partition of every record. Default: chosen by the key, as Java clients do.",
     ),
 ]
 Timestamp = Annotated[
     str | None,
-    typer.Option(
+    flag(
         "--timestamp",
-        metavar="TIME",
-        help="The time of every record: 2026-01-31T12:00, ms since 1970, or 2h (2 hours ago).",
+        "TIME",
+        "The time of every record: 2026-01-31T12:00, ms since 1970, or 2h (2 hours ago).",
     ),
 ]
-Tombstone = Annotated[bool, typer.Option("--tombstone", help="Send an empty value as null (a deletion).")]
+Tombstone = Annotated[bool, switch("--tombstone", "Send an empty value as null (a deletion).")]
 LinesOfJson = Annotated[
-    bool,
-    typer.Option(
-        "--from-json", help="Read each line as a JSON object, as printed by `tailrace consume --json`."
-    ),
+    bool, switch("--from-json", "Read each line as a JSON object, as printed by `tailrace consume --json`.")
 ]
-EncodingFlag = Annotated[
-    Encoding, typer.Option("--encoding", "-e", help="Encoding of keys, values and headers.")
-]
+EncodingFlag = Annotated[Encoding, switch("--encoding -e", "Encoding of keys, values and headers.")]
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-Compression = Annotated[
-    str, typer.Option("--compression", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")
-]
+Compression = Annotated[str, flag("--compression", "CODEC", "none, gzip, snappy, lz4 or zstd.")]
 
 
 def produce(

@@ -17,7 +17,7 @@ import typer
 from tailrace_cli.commands.table import ask_log
 from tailrace_cli.connections.broker import check_utf8
 from tailrace_cli.errors import CommandFailed
-from tailrace_cli.flags import LogFlags, with_flags
+from tailrace_cli.flags import LogFlags, flag, switch, with_flags
 
 if TYPE_CHECKING:
     from sequencer.api.topics import Topic
@@ -35,13 +35,10 @@ def query(
     sql: Annotated[str, typer.Argument(metavar="SQL")],
     flags: LogFlags,
     last: Annotated[
-        int | None,
-        typer.Option(
-            "--last", "-n", min=0, metavar="N", help="Read only the newest N offsets of each partition."
-        ),
+        int | None, flag("--last -n", "N", "Read only the newest N offsets of each partition.", min=0)
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Continue with new records as they are committed.")
+        bool, switch("--follow -f", "Continue with new records as they are committed.")
     ] = False,
 ) -> None:
     """Run SQL over topics, including records not yet in Parquet.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailrace_cli.errors import CommandFailed
-from tailrace_cli.flags import StoredFlags, with_flags
+from tailrace_cli.flags import StoredFlags, flag, switch, with_flags
 from tailrace_cli.output import JsonFlag, print_json, print_table
 
 if TYPE_CHECKING:
@@ -27,12 +27,9 @@ def register(app: typer.Typer) -> None:
 def recover(
     stored: StoredFlags,
     cluster: Annotated[
-        str | None,
-        typer.Option("--cluster", metavar="ID", help="The cluster to recover, if the bucket has several."),
+        str | None, flag("--cluster", "ID", "The cluster to recover, if the bucket has several.")
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Report what would be recovered; change nothing.")
-    ] = False,
+    dry_run: Annotated[bool, switch("--dry-run", "Report what would be recovered; change nothing.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Rebuild a lost database from the bucket.

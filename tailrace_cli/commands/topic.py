@@ -15,6 +15,7 @@ from tailrace_cli.connections.connecting import (
     parse_pairs,
 )
 from tailrace_cli.errors import CommandFailed, WrongUsage
+from tailrace_cli.flags import flag, switch
 from tailrace_cli.output import JsonFlag, print_json, print_rows
 from tailrace_cli.record_text import MAX_PARTITION
 
@@ -28,15 +29,12 @@ LATENCY, FLUSH = "tailrace.latency", "tailrace.flush"
 
 
 def _partition_count(help: str) -> Any:
-    return typer.Option("--partitions", "-p", metavar="N", min=1, max=MAX_PARTITION, help=help)
+    return flag("--partitions -p", "N", help, min=1, max=MAX_PARTITION)
 
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC")]
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC")]
-Configs = Annotated[
-    list[str] | None,
-    typer.Option("--config", "-c", metavar="NAME=VALUE", help="A config to set. Can be repeated."),
-]
+Configs = Annotated[list[str] | None, flag("--config -c", "NAME=VALUE", "A config to set. Can be repeated.")]
 
 
 @app.command("list")
@@ -58,9 +56,7 @@ def create(
         int | None, _partition_count("The number of partitions. Default: the broker's num.partitions.")
     ] = None,
     config: Configs = None,
-    if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Do not fail if the topic exists.")
-    ] = False,
+    if_not_exists: Annotated[bool, switch("--if-not-exists", "Do not fail if the topic exists.")] = False,
     bootstrap: BootstrapFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -152,8 +148,7 @@ def alter(
     ] = None,
     config: Configs = None,
     unset: Annotated[
-        list[str] | None,
-        typer.Option("--unset", metavar="NAME", help="A config to reset to its default. Can be repeated."),
+        list[str] | None, flag("--unset", "NAME", "A config to reset to its default. Can be repeated.")
     ] = None,
     bootstrap: BootstrapFlag = None,
 ) -> None:
@@ -194,12 +189,7 @@ def alter(
 def trim(
     name: Name,
     before: Annotated[
-        str,
-        typer.Option(
-            "--before",
-            metavar="POSITION",
-            help="An offset, end, or a time: 2026-01-31T12:00, or 2h (2 hours ago).",
-        ),
+        str, flag("--before", "POSITION", "An offset, end, or a time: 2026-01-31T12:00, or 2h (2 hours ago).")
     ],
     partition: PartitionsFlag = None,
     execute: ExecuteFlag = False,

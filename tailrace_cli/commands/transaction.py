@@ -9,6 +9,7 @@ import typer
 from tailrace_cli.command_group import group_of_commands
 from tailrace_cli.connections.connecting import BootstrapFlag, ask_broker
 from tailrace_cli.errors import WrongUsage
+from tailrace_cli.flags import flag
 from tailrace_cli.output import JsonFlag, print_json, print_rows
 from tailrace_cli.record_text import iso_time
 
@@ -23,16 +24,10 @@ TransactionalId = Annotated[str, typer.Argument(metavar="TRANSACTIONAL_ID")]
 @app.command("list")
 def list_transactions(
     state: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--state", metavar="STATE", help="Show only this state, such as Ongoing. Can be repeated."
-        ),
+        list[str] | None, flag("--state", "STATE", "Show only this state, such as Ongoing. Can be repeated.")
     ] = None,
     longer_than_ms: Annotated[
-        int,
-        typer.Option(
-            "--longer-than-ms", metavar="MS", min=0, help="Show only transactions that are open for longer."
-        ),
+        int, flag("--longer-than-ms", "MS", "Show only transactions that are open for longer.", min=0)
     ] = 0,
     bootstrap: BootstrapFlag = None,
     as_json: JsonFlag = False,
@@ -119,7 +114,7 @@ def abort(transactional_id: TransactionalId, bootstrap: BootstrapFlag = None) ->
             answer = await coordinator.ask(
                 InitProducerIdRequest(
                     transactional_id=transactional_id, transaction_timeout_ms=state.transaction_timeout_ms
-                ),
+                )
             )
         check(answer.error_code, None, f"{transactional_id!r} was not aborted")
         return int(answer.producer_epoch)

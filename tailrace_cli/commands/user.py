@@ -12,6 +12,7 @@ import typer
 from tailrace_cli.command_group import group_of_commands
 from tailrace_cli.connections.connecting import BootstrapFlag, ask_broker
 from tailrace_cli.errors import CommandFailed, WrongUsage
+from tailrace_cli.flags import flag
 from tailrace_cli.output import JsonFlag, print_rows
 
 if TYPE_CHECKING:
@@ -56,11 +57,7 @@ def add(
     user: UserArgument,
     password_file: Annotated[
         Path | None,
-        typer.Option(
-            "--password-file",
-            metavar="FILE",
-            help="A file with the password (mode 0600). Default: prompt for it.",
-        ),
+        flag("--password-file", "FILE", "A file with the password (mode 0600). Default: prompt for it."),
     ] = None,
     bootstrap: BootstrapFlag = None,
 ) -> None:

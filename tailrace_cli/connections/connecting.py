@@ -6,10 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
-import typer
-
 from tailrace_cli.connections.broker import DEFAULT_BOOTSTRAP
 from tailrace_cli.errors import CommandFailed, WrongUsage
+from tailrace_cli.flags import flag, switch
 from tailrace_cli.record_text import MAX_PARTITION
 from tailrace_cli.running.data_folder import last_served
 
@@ -21,29 +20,19 @@ T = TypeVar("T")
 
 BootstrapFlag = Annotated[
     str | None,
-    typer.Option(
-        "--bootstrap",
-        "-b",
-        metavar="HOST:PORT",
-        help="A broker, or several separated by commas. Default: bootstrap.servers in the file that TAILRACE_CLIENT"
+    flag(
+        "--bootstrap -b",
+        "HOST:PORT",
+        "A broker, or several separated by commas. Default: bootstrap.servers in the file that TAILRACE_CLIENT"
         f" names, else {DEFAULT_BOOTSTRAP}",
     ),
 ]
 
 PartitionsFlag = Annotated[
     list[int] | None,
-    typer.Option(
-        "--partition",
-        "-p",
-        metavar="N",
-        min=0,
-        max=MAX_PARTITION,
-        help="Only this partition. Can be repeated.",
-    ),
+    flag("--partition -p", "N", "Only this partition. Can be repeated.", min=0, max=MAX_PARTITION),
 ]
-ExecuteFlag = Annotated[
-    bool, typer.Option("--execute", help="Make the change. Without this flag, only show a preview.")
-]
+ExecuteFlag = Annotated[bool, switch("--execute", "Make the change. Without this flag, only show a preview.")]
 
 
 def ask_broker(bootstrap: str | None, question: Callable[[KafkaClient], Awaitable[T]]) -> T:

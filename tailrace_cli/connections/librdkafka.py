@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-import typer
-
 from tailrace.rpc.link import HTTP_AS_SIZE
 from tailrace_cli.connections.broker import (
     CLIENT_ID,
@@ -19,14 +17,14 @@ from tailrace_cli.connections.broker import (
 from tailrace_cli.connections.connecting import listed_pairs
 from tailrace_cli.connections.login import bootstrap_of, client_properties
 from tailrace_cli.errors import CommandFailed
+from tailrace_cli.flags import flag
 
 ClientFlag = Annotated[
     list[str] | None,
-    typer.Option(
-        "--client",
-        "-X",
-        metavar="NAME=VALUE",
-        help="A librdkafka property, such as linger.ms=0 or security.protocol=SSL. Can be repeated.",
+    flag(
+        "--client -X",
+        "NAME=VALUE",
+        "A librdkafka property, such as linger.ms=0 or security.protocol=SSL. Can be repeated.",
     ),
 ]
 
