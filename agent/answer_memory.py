@@ -220,7 +220,7 @@ class AnswerReservation:
         if size > self._memory.most:
             raise AnswerTooLarge(
                 f"the answer would take {size} bytes of memory, of at most {self._memory.most} "
-                f"(agent.memory_budget_bytes / {LARGEST_PART}): request less at a time",
+                f"(agent.memory_budget_bytes / {LARGEST_PART}): request less at a time"
             )
 
     def written(self, size: int) -> bool:

@@ -19,15 +19,7 @@ from fastcrc.crc32 import iscsi as crc32c
 from sequencer.api.commits import ObjectKind
 from sequencer.checkpoint import format as checkpoint
 from sequencer.checkpoint.format import Chain, CheckpointedRows, Head, HeadId, InvalidCheckpoint
-from sequencer.store.rows import (
-    AbortedRow,
-    ObjectRow,
-    PartitionRow,
-    RunRow,
-    SessionRow,
-    TopicRow,
-    key_of,
-)
+from sequencer.store.rows import AbortedRow, ObjectRow, PartitionRow, RunRow, SessionRow, TopicRow, key_of
 from tailrace.batches.mixed_object import Footer, InvalidObject, audit_data, read_footer
 from tailrace.object_store.api import ObjectInfo, ObjectMissing, ObjectStore
 

@@ -27,11 +27,7 @@ TopicName = Annotated[str, typer.Argument(metavar="TOPIC")]
 
 @app.command()
 @with_flags
-def files(
-    topic: TopicName,
-    flags: LogFlags,
-    as_json: JsonFlag = False,
-) -> None:
+def files(topic: TopicName, flags: LogFlags, as_json: JsonFlag = False) -> None:
     """List a topic's live Parquet files.
 
     All files belong to one state of the log. DeleteRecords, retention or another file can remove part of a file's
@@ -53,10 +49,7 @@ def files(
 
 @app.command("list")
 @with_flags
-def list_tables(
-    flags: LogFlags,
-    as_json: JsonFlag = False,
-) -> None:
+def list_tables(flags: LogFlags, as_json: JsonFlag = False) -> None:
     """List all tables.
 
     A table that its topic no longer asks for is dropped when its snapshots have expired.
@@ -84,11 +77,7 @@ def list_tables(
 
 @app.command()
 @with_flags
-def show(
-    topic: TopicName,
-    flags: LogFlags,
-    as_json: JsonFlag = False,
-) -> None:
+def show(topic: TopicName, flags: LogFlags, as_json: JsonFlag = False) -> None:
     """Show a topic's table and its snapshots."""
 
     import asyncio
@@ -138,11 +127,7 @@ def show(
 
 @app.command()
 @with_flags
-def repair(
-    topic: TopicName,
-    flags: LogFlags,
-    as_json: JsonFlag = False,
-) -> None:
+def repair(topic: TopicName, flags: LogFlags, as_json: JsonFlag = False) -> None:
     """Compare a topic's table with its log and repair it.
 
     A round of compaction does the same.
@@ -152,11 +137,7 @@ def repair(
 
 @app.command()
 @with_flags
-def replay(
-    topic: TopicName,
-    flags: LogFlags,
-    as_json: JsonFlag = False,
-) -> None:
+def replay(topic: TopicName, flags: LogFlags, as_json: JsonFlag = False) -> None:
     """Retry the records in a topic's quarantine.
 
     Records whose columns can now be derived move into the table, for example because a missing schema is in the

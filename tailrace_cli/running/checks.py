@@ -38,17 +38,11 @@ def serve_mistakes(settings: Settings) -> list[str]:
 
 
 def agent_mistakes(settings: Settings) -> list[str]:
-    return _mistakes(
-        settings,
-        _OF_ALL + _OF_CLIENTS + _OF_AGENT,
-    )
+    return _mistakes(settings, _OF_ALL + _OF_CLIENTS + _OF_AGENT)
 
 
 def sequencer_mistakes(settings: Settings) -> list[str]:
-    return _mistakes(
-        settings,
-        _OF_ALL + _OF_SEQUENCER,
-    )
+    return _mistakes(settings, _OF_ALL + _OF_SEQUENCER)
 
 
 def compact_mistakes(settings: Settings) -> list[str]:
@@ -126,9 +120,7 @@ def _check_sequencer_of_agent(settings: Settings) -> None:
 
 def _check_rpc_of_agent(settings: Settings) -> None:
     check_rpc_not_exposed(
-        listen=settings.rpc,
-        sequencers=settings.sequencers,
-        is_closed=open_security(settings).rpc.is_closed,
+        listen=settings.rpc, sequencers=settings.sequencers, is_closed=open_security(settings).rpc.is_closed
     )
 
 

@@ -32,12 +32,7 @@ from tailrace_cli.running.loop import collect_rarely
 from tailrace_cli.running.loop_watch import watched_loop
 from tailrace_cli.running.process_metrics import add_process_metrics
 from tailrace_cli.running.runtime import Runtime, opened_store
-from tailrace_cli.running.security import (
-    database_password,
-    kept_current,
-    open_http_tls,
-    open_security,
-)
+from tailrace_cli.running.security import database_password, kept_current, open_http_tls, open_security
 from tailrace_cli.running.service_manager import service_manager_notified
 from tailrace_cli.running.shutdown import ShutdownSignals
 from tailrace_cli.settings import Settings

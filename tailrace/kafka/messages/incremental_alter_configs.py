@@ -6,16 +6,7 @@ from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
 from tailrace.kafka.messages.alter_configs import AlterConfigsResourceResponse
-from tailrace.kafka.schema import (
-    Api,
-    Bool,
-    ConfigResourceName,
-    Int8,
-    Int32,
-    Message,
-    On,
-    String,
-)
+from tailrace.kafka.schema import Api, Bool, ConfigResourceName, Int8, Int32, Message, On, String
 
 
 class AlterableConfig(Message):
