@@ -25,6 +25,7 @@ from agent.security.guard import (
     Need,
     Next,
     PartsGuard,
+    names_guard,
     topics_guard,
 )
 from tailrace.ids import NIL_TOPIC_ID
@@ -349,13 +350,7 @@ class TransactionsGuard:
         def refuse(name: str, code: ErrorCode) -> describe_transactions.TransactionState:
             return describe_transactions.TransactionState(code, name)
 
-        parts = PartsGuard(
-            needs=(DESCRIBE_TRANSACTION,),
-            request_field="transactional_ids",
-            response_field="transaction_states",
-            name=str,
-            refuse=refuse,
-        )
+        parts = names_guard(DESCRIBE_TRANSACTION, refuse, "transactional_ids", "transaction_states")
         response = await parts(call, request, answer)
         async for row in Turns(NAMES_IN_A_TURN).over(response.transaction_states):
             row.topics = [
@@ -428,13 +423,7 @@ class DescribeGuard:
         def refuse(group_id: str, code: ErrorCode) -> DescribedConsumerGroup | DescribedShareGroup:
             return self.kind(error_code=code, error_message=refusals.FAILED, group_id=group_id)
 
-        parts = PartsGuard(
-            needs=(DESCRIBE_GROUP,),
-            request_field="group_ids",
-            response_field="groups",
-            name=str,
-            refuse=refuse,
-        )
+        parts = names_guard(DESCRIBE_GROUP, refuse, "group_ids", "groups")
         response = await parts(call, request, answer)
         response.groups = [
             group

@@ -52,6 +52,11 @@ class Need:
     def code(self) -> ErrorCode:
         return REFUSALS[self.resource_type]
 
+    def on(self, name: str) -> tuple[Operation, ResourceType, str]:
+        """Return the operation and its resource. Whatever the name, there is only one cluster."""
+        is_cluster = self.resource_type is ResourceType.CLUSTER
+        return self.operation, self.resource_type, CLUSTER_NAME if is_cluster else name
+
 
 TOPIC, GROUPS, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 TRANSACTION = ResourceType.TRANSACTIONAL_ID
@@ -81,10 +86,7 @@ class Call:
         access = self.context.access
         alternative: Need | None = need
         while alternative is not None:
-            is_cluster = alternative.resource_type is ResourceType.CLUSTER
-            if access.may(
-                alternative.operation, alternative.resource_type, CLUSTER_NAME if is_cluster else name
-            ):
+            if access.may(*alternative.on(name)):
                 return True
             alternative = alternative.instead
         if is_noted:
@@ -93,10 +95,7 @@ class Call:
 
     def note(self, need: Need, name: str) -> None:
         """Write a refusal to the audit log."""
-        is_cluster = need.resource_type is ResourceType.CLUSTER
-        self.context.access.note_refused(
-            self.api, need.operation, need.resource_type, CLUSTER_NAME if is_cluster else name
-        )
+        self.context.access.note_refused(self.api, *need.on(name))
 
     async def topic_name(self, name: str | None, topic_id: UUID) -> str:
         """Return the name of a topic that is requested by name or id; UNNAMED if it is unknown."""
@@ -217,6 +216,13 @@ def topics_guard(
     return PartsGuard(
         needs=(need,), request_field=request_field, response_field=response_field, name=name, refuse=refuse
     )
+
+
+def names_guard(
+    need: Need, refuse: Callable[[str, ErrorCode], Any], request_field: str, response_field: str
+) -> PartsGuard:
+    """Make a guard for requests whose parts are the resources' names."""
+    return PartsGuard((need,), request_field, response_field, name=str, refuse=refuse)
 
 
 @dataclass(frozen=True, slots=True)

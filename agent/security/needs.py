@@ -6,7 +6,7 @@ of docs/security.md from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -46,6 +46,7 @@ from agent.security.guard import (
     Next,
     PartsGuard,
     RequestGuard,
+    names_guard,
     topics_guard,
 )
 from tailrace.kafka import ApiKey
@@ -73,12 +74,8 @@ class _InHandler:
         return await answer(request)
 
 
-def _group_id(request: Any) -> Iterable[str]:
-    return (request.group_id,)
-
-
 def _of_group(need: Need, refuse: Callable[[Any, ErrorCode], Any] = refusals.with_code) -> RequestGuard:
-    return RequestGuard(need, refuse, _group_id)
+    return RequestGuard(need, refuse, lambda request: (request.group_id,))
 
 
 def _of_transaction(refuse: Callable[[Any, ErrorCode], Any] = refusals.with_code) -> RequestGuard:
@@ -112,6 +109,7 @@ def _of_configs(
     )
 
 
+_READ_TOPICS = _InHandler((READ_TOPIC,), "TOPIC_AUTHORIZATION_FAILED for each")
 _SHARING_GROUP = RequestGuard(READ_GROUP, refusals.with_code, lambda request: (request.group_id or "",))
 
 
@@ -128,7 +126,7 @@ NEEDS: dict[int, tuple[Guard, ...]] = {
         _PRODUCED_TRANSACTION,
         topics_guard(WRITE_TOPIC, refusals.produce, request_field="topic_data", response_field="responses"),
     ),
-    ApiKey.FETCH: (_InHandler((READ_TOPIC,), "TOPIC_AUTHORIZATION_FAILED for each"),),
+    ApiKey.FETCH: (_READ_TOPICS,),
     ApiKey.LIST_OFFSETS: (topics_guard(DESCRIBE_TOPIC, refusals.list_offsets),),
     ApiKey.METADATA: (MetadataGuard(),),
     ApiKey.OFFSET_COMMIT: (
@@ -142,12 +140,11 @@ NEEDS: dict[int, tuple[Guard, ...]] = {
     ApiKey.LEAVE_GROUP: (_of_group(READ_GROUP),),
     ApiKey.SYNC_GROUP: (_of_group(READ_GROUP),),
     ApiKey.DESCRIBE_GROUPS: (
-        PartsGuard(
-            needs=(DESCRIBE_GROUP,),
-            request_field="groups",
-            response_field="groups",
-            name=str,
-            refuse=lambda group_id, code: DescribedGroup(error_code=code, group_id=group_id),
+        names_guard(
+            DESCRIBE_GROUP,
+            lambda group_id, code: DescribedGroup(error_code=code, group_id=group_id),
+            "groups",
+            "groups",
         ),
     ),
     ApiKey.LIST_GROUPS: (
@@ -208,13 +205,7 @@ NEEDS: dict[int, tuple[Guard, ...]] = {
     ApiKey.DESCRIBE_QUORUM: (RequestGuard(DESCRIBE_CLUSTER, refusals.with_code),),
     ApiKey.UPDATE_FEATURES: (RequestGuard(ALTER_CLUSTER, refusals.with_code),),
     ApiKey.DELETE_GROUPS: (
-        PartsGuard(
-            needs=(Need(Operation.DELETE, GROUPS),),
-            request_field="groups_names",
-            response_field="results",
-            name=str,
-            refuse=DeletableGroupResult,
-        ),
+        names_guard(Need(Operation.DELETE, GROUPS), DeletableGroupResult, "groups_names", "results"),
     ),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (_of_configs(Operation.ALTER_CONFIGS, refusals.alter_config),),
     ApiKey.OFFSET_DELETE: (
@@ -273,11 +264,8 @@ NEEDS: dict[int, tuple[Guard, ...]] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (TopicPartitionsGuard(),),
     ApiKey.SHARE_GROUP_HEARTBEAT: (HeartbeatGuard(),),
     ApiKey.SHARE_GROUP_DESCRIBE: (DescribeGuard(DescribedShareGroup),),
-    ApiKey.SHARE_FETCH: (_SHARING_GROUP, _InHandler((READ_TOPIC,), "TOPIC_AUTHORIZATION_FAILED for each")),
-    ApiKey.SHARE_ACKNOWLEDGE: (
-        _SHARING_GROUP,
-        _InHandler((READ_TOPIC,), "TOPIC_AUTHORIZATION_FAILED for each"),
-    ),
+    ApiKey.SHARE_FETCH: (_SHARING_GROUP, _READ_TOPICS),
+    ApiKey.SHARE_ACKNOWLEDGE: (_SHARING_GROUP, _READ_TOPICS),
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: (
         PartsGuard(
             needs=(DESCRIBE_GROUP,),
