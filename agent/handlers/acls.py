@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from agent.errors import EXPECTED, code_of
 from agent.services import RequestContext, Services
@@ -48,6 +48,8 @@ A = TypeVar("A")
 V = TypeVar("V")
 R = TypeVar("R", AclCreationResult, DeleteAclsFilterResult)
 
+DescribedResources = dict[tuple[ResourceType, str, PatternType], DescribeAclsResource]
+"""The resources of an answer, by pattern."""
 ACL_BYTES = 800
 """Estimated bytes of an ACL in an answer, as objects and encoded."""
 MATCHED_IN_A_TURN = 2_000
@@ -68,13 +70,18 @@ async def describe_acls(
     except EXPECTED as error:
         return DescribeAclsResponse(error_code=code_of(error), error_message=str(error))
     await context.reservation.needs(ACL_BYTES * len(services.catalog.security.acls))
-    resources: dict[tuple[ResourceType, str, PatternType], DescribeAclsResource] = {}
+    resources: DescribedResources = {}
     async for acl in Turns(MATCHED_IN_A_TURN).over(list(services.catalog.security.acls)):
         if wanted.matches(acl):
-            pattern = (acl.resource_type, acl.resource_name, acl.pattern_type)
-            resource = resources.setdefault(pattern, DescribeAclsResource(*pattern))
-            resource.acls.append(AclDescription(acl.principal, acl.host, acl.operation, acl.permission))
+            describe(acl, resources)
     return DescribeAclsResponse(resources=list(resources.values()))
+
+
+def describe(acl: Acl, resources: DescribedResources) -> None:
+    """Add an ACL to the resources of an answer."""
+    pattern = (acl.resource_type, acl.resource_name, acl.pattern_type)
+    resource = resources.setdefault(pattern, DescribeAclsResource(*pattern))
+    resource.acls.append(AclDescription(acl.principal, acl.host, acl.operation, acl.permission))
 
 
 async def create_acls(
@@ -138,21 +145,29 @@ def _readable(
 def _acl(creation: AclCreation) -> Acl:
     """Return the binding. Raises InvalidRequest."""
     try:
-        acl = Acl(
-            resource_type=ResourceType(creation.resource_type),
-            resource_name=creation.resource_name,
-            pattern_type=PatternType(creation.resource_pattern_type),
-            principal=creation.principal,
-            host=creation.host,
-            operation=Operation(creation.operation),
-            permission=Permission(creation.permission_type),
-        )
+        pattern = (creation.resource_type, creation.resource_name, creation.resource_pattern_type)
+        acl = acl_of(pattern, creation)
     except ValueError as error:
         raise InvalidRequest(str(error)) from None
     if acl.resource_type is ResourceType.CLUSTER and local_name(acl.resource_name) != CLUSTER_NAME:
         raise InvalidRequest(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
     check_acl(acl)
     return acl
+
+
+def acl_of(pattern: tuple[int, str, int], binding: Any) -> Acl:
+    """Return the ACL of a resource pattern (type of resource, name, type of pattern) and a message that has a
+    principal, a host, an operation and a permission. Raises ValueError for a number without a meaning."""
+    resource_type, name, pattern_type = pattern
+    return Acl(
+        resource_type=ResourceType(resource_type),
+        resource_name=name,
+        pattern_type=PatternType(pattern_type),
+        principal=binding.principal,
+        host=binding.host,
+        operation=Operation(binding.operation),
+        permission=Permission(binding.permission_type),
+    )
 
 
 def filter_of(given: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:

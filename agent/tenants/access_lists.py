@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from agent.handlers.acls import filter_of
+from agent.handlers.acls import DescribedResources, acl_of, describe, filter_of
 from agent.tenants.acl_names import local_acl, stored_acl, stored_pattern, stored_principal
 from agent.tenants.tenant_request import TenantRequest
 from sequencer.api.errors import InvalidRequest
@@ -17,12 +17,11 @@ from tailrace.kafka.messages.delete_acls import (
     DeleteAclsFilterResult,
     DeleteAclsMatchingAcl,
 )
-from tailrace.kafka.messages.describe_acls import AclDescription, DescribeAclsRequest, DescribeAclsResource
+from tailrace.kafka.messages.describe_acls import DescribeAclsRequest, DescribeAclsResource
 from tailrace.security.acls import (
     WILDCARD,
     WILDCARD_PRINCIPAL,
     Acl,
-    AclFilter,
     Operation,
     PatternType,
     Permission,
@@ -51,15 +50,13 @@ async def describe_acls(tenant_request: TenantRequest, request: Any) -> Any:
     except InvalidRequest:
         return await tenant_request.answer(request)  # its answer has the error
     response = await tenant_request.answer(_EVERYTHING)
-    resources: dict[tuple[ResourceType, str, PatternType], DescribeAclsResource] = {}
+    resources: DescribedResources = {}
     turns = Turns(DESCRIBED_IN_A_TURN)
     for stored in _described(response.resources):
         await turns.did()
         acl = local_acl(tenant_request.tenant, stored)
         if acl is not None and wanted.matches(acl):
-            pattern = (acl.resource_type, acl.resource_name, acl.pattern_type)
-            resource = resources.setdefault(pattern, DescribeAclsResource(*pattern))
-            resource.acls.append(AclDescription(acl.principal, acl.host, acl.operation, acl.permission))
+            describe(acl, resources)
     response.resources = list(resources.values())
     return response
 
@@ -67,15 +64,7 @@ async def describe_acls(tenant_request: TenantRequest, request: Any) -> Any:
 def _described(resources: list[DescribeAclsResource]) -> Iterator[Acl]:
     for resource in resources:
         for row in resource.acls:
-            yield Acl(
-                resource_type=ResourceType(resource.resource_type),
-                resource_name=resource.resource_name,
-                pattern_type=PatternType(resource.pattern_type),
-                principal=row.principal,
-                host=row.host,
-                operation=Operation(row.operation),
-                permission=Permission(row.permission_type),
-            )
+            yield acl_of((resource.resource_type, resource.resource_name, resource.pattern_type), row)
 
 
 async def create_acls(tenant_request: TenantRequest, request: Any) -> Any:
@@ -156,18 +145,15 @@ def _matching_none(tenant_request: TenantRequest) -> DeleteAclsFilter:
 
 
 def _only(acl: Acl) -> DeleteAclsFilter:
-    return _written(AclFilter(*(getattr(acl, name) for name in AclFilter.__struct_fields__)))
-
-
-def _written(wanted: AclFilter) -> DeleteAclsFilter:
+    """Return a filter that matches only this ACL."""
     return DeleteAclsFilter(
-        resource_type_filter=wanted.resource_type,
-        resource_name_filter=wanted.resource_name,
-        pattern_type_filter=wanted.pattern_type,
-        principal_filter=wanted.principal,
-        host_filter=wanted.host,
-        operation=wanted.operation,
-        permission_type=wanted.permission,
+        resource_type_filter=acl.resource_type,
+        resource_name_filter=acl.resource_name,
+        pattern_type_filter=acl.pattern_type,
+        principal_filter=acl.principal,
+        host_filter=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission,
     )
 
 
@@ -182,15 +168,7 @@ def _joined(tenant_request: TenantRequest, results: list[DeleteAclsFilterResult]
 
 
 def _shown(tenant_request: TenantRequest, stored: DeleteAclsMatchingAcl) -> DeleteAclsMatchingAcl:
-    acl = Acl(
-        resource_type=ResourceType(stored.resource_type),
-        resource_name=stored.resource_name,
-        pattern_type=PatternType(stored.pattern_type),
-        principal=stored.principal,
-        host=stored.host,
-        operation=Operation(stored.operation),
-        permission=Permission(stored.permission_type),
-    )
+    acl = acl_of((stored.resource_type, stored.resource_name, stored.pattern_type), stored)
     local = local_acl(tenant_request.tenant, acl)
     assert local is not None, "only the tenant's own ACLs were named"
     return replace(
