@@ -47,7 +47,6 @@ from tailrace.rpc.security import MAC_BYTES, FrameSigner, FrameVerifier, RpcSecu
 
 T = TypeVar("T")
 _HEADER_ROOM = 1024
-MAX_IN_FLIGHT = 1024
 CONNECT_TIMEOUT_S = 5.0
 
 
@@ -70,6 +69,7 @@ class RpcClient:
         entropy: Entropy,
         known: KnownCluster | None = None,
         security: RpcSecurity | None = None,
+        max_in_flight: int = 1024,
         max_frame_bytes: int = MAX_FRAME_BYTES,
         min_backoff_s: float = 0.05,
         max_backoff_s: float = 2.0,
@@ -80,6 +80,7 @@ class RpcClient:
         self._entropy = entropy
         self._security = security if security is not None else RpcSecurity()
         self._max_frame_bytes = max_frame_bytes
+        self._max_in_flight = max_in_flight
         self._min_backoff_s = min_backoff_s
         self._max_backoff_s = max_backoff_s
 
@@ -169,7 +170,7 @@ class RpcClient:
     async def _take_slot(self, method: str, deadline: float) -> None:
         if self._closed:
             raise NotConnected(f"{self.address}: closed by this side")
-        if self._in_flight < MAX_IN_FLIGHT and not self._slots:
+        if self._in_flight < self._max_in_flight and not self._slots:
             self._in_flight += 1
             return
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
