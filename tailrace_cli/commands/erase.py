@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tailrace_cli.commands.table import ask_log
 from tailrace_cli.errors import CommandFailed, WrongUsage
-from tailrace_cli.flags import LogFlags, flag, switch, with_flags
+from tailrace_cli.flags import flag, switch, with_flags
 from tailrace_cli.output import JsonFlag, print_json, print_table
 from tailrace_cli.record_text import Encoding, iso_time, to_bytes
+from tailrace_cli.stored_flags import LogFlags
 
 if TYPE_CHECKING:
     from compactor.erasure.erase import EraseRequest, ErasureWork

@@ -17,7 +17,8 @@ import typer
 from tailrace_cli.commands.table import ask_log
 from tailrace_cli.connections.broker import check_utf8
 from tailrace_cli.errors import CommandFailed
-from tailrace_cli.flags import LogFlags, flag, switch, with_flags
+from tailrace_cli.flags import flag, switch, with_flags
+from tailrace_cli.stored_flags import LogFlags
 
 if TYPE_CHECKING:
     from sequencer.api.topics import Topic

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailrace_cli.errors import CommandFailed
-from tailrace_cli.flags import StoredFlags, flag, switch, with_flags
+from tailrace_cli.flags import flag, switch, with_flags
 from tailrace_cli.output import JsonFlag, print_json, print_table
+from tailrace_cli.stored_flags import StoredFlags
 
 if TYPE_CHECKING:
     from sequencer.recovery.report import RecoveryReport

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from tailrace_cli.command_group import group_of_commands
-from tailrace_cli.flags import LogFlags, with_flags
+from tailrace_cli.flags import with_flags
 from tailrace_cli.output import JsonFlag, print_json, print_table
+from tailrace_cli.stored_flags import LogFlags
 
 if TYPE_CHECKING:
     from compactor.tables.live import FileRows, TopicFiles
