@@ -7,6 +7,7 @@ All records of one call have the same timestamp.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -31,6 +32,9 @@ from tailrace.ids import TopicPartition
 from tailrace.parquet_object.encode import encode_records
 
 BATCH_BYTES = 1 << 20
+GATHERED_BYTES = 256
+"""Keys and values of rows of at least this mean size are encoded from where they are. Shorter ones are copied into order
+first, because reading them here and there costs more than the copy."""
 _RECORD_BYTES = 27
 """The most bytes of a record's lengths and deltas."""
 _HEADER_BYTES = 10
@@ -50,8 +54,12 @@ def encode_rows(rows: SinkRows, compression: Compression, now_ms: int) -> list[R
         _unfinished_header(rows.targets[partition_key >> 32], start, now_ms)
         for partition_key, start, _ in cuts
     ]
-    columns = _in_order(rows, order, now_ms)
-    encoded = encode_records(columns, headers, [end - start for _, start, end in cuts])
+    counts = [end - start for _, start, end in cuts]
+    if sizes.sum() >= GATHERED_BYTES * len(rows):
+        encoded = encode_records(_columns(rows, order, now_ms), headers, counts, places=order)
+    else:
+        taken = replace(rows, key=rows.key.take(order), value=rows.value.take(order))
+        encoded = encode_records(_columns(taken, order, now_ms), headers, counts)
     runs: dict[int, list[EncodedBatch]] = {}
     for (partition_key, start, end), header, records in zip(cuts, headers, encoded, strict=True):
         batch = _encoded_batch(records, header, end - start, compression)
@@ -127,15 +135,14 @@ def _unfinished_header(target: Target, first_row: int, now_ms: int) -> BatchHead
     )
 
 
-def _in_order(rows: SinkRows, order: Array, now_ms: int) -> Any:
-    """Return the columns that `encode_records` takes, in this order."""
+def _columns(rows: SinkRows, order: Array, now_ms: int) -> Any:
+    """Return the columns that `encode_records` takes: keys and values as they are, all others in this order."""
     times = pa.array(np.full(len(rows), now_ms, np.int64))
-    taken = pa.array(order)
     return pa.table(
         {
-            "key": rows.key.take(taken),
-            "value": rows.value.take(taken),
-            "headers": rows.headers.take(taken),
+            "key": rows.key,
+            "value": rows.value,
+            "headers": rows.headers.take(order),
             "offset": pa.array(np.arange(len(rows), dtype=np.int64)),
             "timestamp": times,
             "create_timestamp": times,

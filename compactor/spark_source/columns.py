@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 
 class Column(NamedTuple):
@@ -36,6 +38,19 @@ COLUMNS = {
 KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 """The columns of a query by default."""
 NEVER_NULL = frozenset({"topic", "partition", "offset", "timestamp", "timestampType"})
+
+
+def with_kafkas_headers(batch: Any) -> Any:
+    """Return the record batch with null in place of empty headers, like Spark's Kafka source."""
+    index = batch.schema.get_field_index("headers")
+    if index < 0:
+        return batch
+    headers = batch.column(index)
+    is_empty = pc.equal(pc.fill_null(pc.list_value_length(headers), 0), 0)
+    if not pc.any(is_empty).as_py():
+        return batch
+    rows = pa.array(np.arange(len(headers)), mask=is_empty.to_numpy(zero_copy_only=False))
+    return batch.set_column(index, batch.schema.field(index), headers.take(rows))
 
 
 def spark_schema(columns: tuple[str, ...]) -> str:

@@ -29,7 +29,7 @@ from pyspark.sql.datasource import (
 
 from compactor.on_spark.worker_process import settled
 from compactor.spark_sink.options import SinkOptions
-from compactor.spark_source.columns import spark_schema
+from compactor.spark_source.columns import spark_schema, with_kafkas_headers
 from compactor.spark_source.log_index import LogIndex, open_index
 from compactor.spark_source.log_reader import LogPartition, LogReader, OffsetRange
 from compactor.spark_source.options import LATEST, Position, SourceOptions
@@ -161,7 +161,7 @@ def _read(options: SourceOptions, limits: Limits, partition: TaskPartition) -> I
         async def batches() -> AsyncIterator[Any]:
             async with _opened(options, limits) as (reader, _):
                 async for batch in reader.read_all(partition.ranges):
-                    yield batch
+                    yield with_kafkas_headers(batch)
 
         source = batches()
         try:

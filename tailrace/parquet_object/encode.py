@@ -23,13 +23,16 @@ from tailrace.parquet_object.header import InvalidParquetObject
 
 Array = Any
 _NOTHING = np.frombuffer(b"", np.uint8)
+_OWN_ROWS = np.empty(0, np.int64)
 _CRC = Struct(">I")
 
 
 def encode_records(
-    table: Any, headers: Sequence[BatchHeader], record_counts: Sequence[int]
+    table: Any, headers: Sequence[BatchHeader], record_counts: Sequence[int], *, places: Array = _OWN_ROWS
 ) -> list[memoryview]:
     """Encode the canonical, uncompressed records of each batch. `table` has exactly their rows, in order.
+
+    `places` (int64): the row of `table` in which each record has its key and its value, if not in its own.
 
     Raises InvalidParquetObject if the number of rows differs from the batches' record counts.
     """
@@ -59,6 +62,7 @@ def encode_records(
         _numbers(_column(table, "offset")),
         _numbers(_column(table, "timestamp")),
         _numbers(_column(table, "create_timestamp")),
+        places,
         *keys,
         *values,
         header_offsets,

@@ -257,13 +257,14 @@ def _is_set(bitmap, at):
 @njit(cache=True, nogil=True, error_model="numpy")
 def encode(
     target, starts, first_rows, base_offsets, base_timestamps, has_append_time,
-    offsets, timestamps, created,
+    offsets, timestamps, created, places,
     key_offsets, key_data, key_valid, value_offsets, value_data, value_valid,
     header_offsets, name_offsets, name_data, header_value_offsets, header_value_data, header_valid,
 ):  # fmt: skip
     """Encode rows as the canonical records of batch b at target[starts[b]:starts[b + 1]]. Fills `starts`.
 
-    An empty bitmap means that no value is null. `target` must have the size that `bound` returns.
+    `places`: where each row has its key and value; empty if in its own row. An empty bitmap means that no value is null.
+    `target` must have the size that `bound` returns.
     """
     at = np.int64(0)
     for batch in range(base_offsets.shape[0]):
@@ -272,11 +273,12 @@ def encode(
             stamp = created[row] if has_append_time[batch] else timestamps[row]
             delta = stamp - base_timestamps[batch]
             offset_delta = offsets[row] - base_offsets[batch]
-            key = np.int64(key_offsets[row + 1]) - np.int64(key_offsets[row])
-            if not _is_set(key_valid, row):
+            place = places[row] if places.shape[0] else row
+            key = np.int64(key_offsets[place + 1]) - np.int64(key_offsets[place])
+            if not _is_set(key_valid, place):
                 key = np.int64(-1)
-            value = np.int64(value_offsets[row + 1]) - np.int64(value_offsets[row])
-            if not _is_set(value_valid, row):
+            value = np.int64(value_offsets[place + 1]) - np.int64(value_offsets[place])
+            if not _is_set(value_valid, place):
                 value = np.int64(-1)
             first_header = np.int64(header_offsets[row])
             headers = np.int64(header_offsets[row + 1]) - first_header
@@ -297,11 +299,11 @@ def encode(
             at = _put_varint(target, at, offset_delta)
             at = _put_varint(target, at, key)
             if key > 0:
-                copy_bytes(target, at, key_data, np.int64(key_offsets[row]), key)
+                copy_bytes(target, at, key_data, np.int64(key_offsets[place]), key)
                 at += key
             at = _put_varint(target, at, value)
             if value > 0:
-                copy_bytes(target, at, value_data, np.int64(value_offsets[row]), value)
+                copy_bytes(target, at, value_data, np.int64(value_offsets[place]), value)
                 at += value
             at = _put_varint(target, at, headers)
             for header in range(first_header, first_header + headers):

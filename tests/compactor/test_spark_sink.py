@@ -127,7 +127,11 @@ def test_a_key_goes_to_the_partition_that_kafkas_clients_choose() -> None:
         assert [record.key for record in records(stored)] == of_here
 
 
-def test_records_keep_their_order_in_their_partition_and_all_that_they_have() -> None:
+@pytest.mark.parametrize("gathered_bytes", [0, 1 << 30])
+def test_records_keep_their_order_in_their_partition_and_all_that_they_have(
+    gathered_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encode_module, "GATHERED_BYTES", gathered_bytes)
     values = [b"%d" % number for number in range(6)]
     given = table(
         [*values[:5], None],  # type: ignore[list-item]
@@ -148,10 +152,12 @@ def test_records_keep_their_order_in_their_partition_and_all_that_they_have() ->
     assert read_header(batches["a", 0][0]).timestamp_type is TimestampType.CREATE_TIME
 
 
+@pytest.mark.parametrize("gathered_bytes", [0, 1 << 30])
 @pytest.mark.parametrize("codec", list(Compression))
 def test_batches_are_cut_at_their_size_and_hold_every_record(
-    codec: Compression, monkeypatch: pytest.MonkeyPatch
+    codec: Compression, gathered_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(encode_module, "GATHERED_BYTES", gathered_bytes)
     monkeypatch.setattr(encode_module, "BATCH_BYTES", 2_000)
     values = [b"value %d " % number * 10 for number in range(300)]
     given = table(values, topic=["t"] * 300, partition=[number % 3 for number in range(300)])

@@ -43,7 +43,7 @@ from pyspark.sql.types import (
 
 import compactor.rewrite as rewrite_module
 from compactor.cycle import CompactionSettings, InProcess, run_cycle
-from compactor.spark_source.columns import spark_schema
+from compactor.spark_source.columns import COLUMNS, spark_schema, with_kafkas_headers
 from compactor.spark_source.log_index import SequencerIndex
 from compactor.spark_source.log_reader import (
     JOINED_BATCHES,
@@ -668,6 +668,18 @@ async def test_a_query_starts_where_it_is_told_to(given: str, offsets: dict[LogP
         assert starting is not None
         reader = LogReader(index, log.store, ["offset"])
         assert await offsets_at(starting, BOUNDS, reader, if_none="error") == offsets
+
+
+def test_a_record_without_headers_has_null_as_in_sparks_kafka_source() -> None:
+    kind = COLUMNS["headers"].arrow
+    header = {"key": "h", "value": None}
+    for headers in ([[header], [], [header, header], None], [[], []], [[header]], []):
+        batch = pa.record_batch({"headers": pa.array([[], *headers], kind)}).slice(1)
+        found = with_kafkas_headers(batch)
+        assert found.schema == batch.schema
+        assert found.column(0).to_pylist() == [each or None for each in headers]
+    plain = pa.record_batch({"offset": [1]})
+    assert with_kafkas_headers(plain) is plain
 
 
 def test_columns_are_those_of_sparks_kafka_source_and_headers_come_when_asked_for() -> None:
