@@ -33,8 +33,8 @@ from tailrace.parquet_object.encode import encode_records
 
 BATCH_BYTES = 1 << 20
 GATHERED_BYTES = 256
-"""Keys and values of rows of at least this mean size are encoded from where they are. Shorter ones are copied into order
-first, because reading them here and there costs more than the copy."""
+"""Keys and values of rows of at least this mean size are encoded from where they are. Shorter ones are copied into
+order first, because to read them from many places costs more than the copy."""
 _RECORD_BYTES = 27
 """The most bytes of a record's lengths and deltas."""
 _HEADER_BYTES = 10

@@ -263,8 +263,8 @@ def encode(
 ):  # fmt: skip
     """Encode rows as the canonical records of batch b at target[starts[b]:starts[b + 1]]. Fills `starts`.
 
-    `places`: where each row has its key and value; empty if in its own row. An empty bitmap means that no value is null.
-    `target` must have the size that `bound` returns.
+    `places`: the row that has each record's key and value; empty if its own. An empty bitmap means that no value is
+    null. `target` must have the size that `bound` returns.
     """
     at = np.int64(0)
     for batch in range(base_offsets.shape[0]):
