@@ -118,8 +118,7 @@ def consume(
         began=began,
         group=group,
         watch=watch,
-        write=write,
-        count=count,
+        printer=_Printer(write, began.until_ms, count),
         follow=follow,
     )
 
@@ -143,6 +142,34 @@ def _warning_of_bytes(form: Callable[[TextRecord], str]) -> Callable[[TextRecord
     return write
 
 
+@dataclass
+class _Printer:
+    """Prints records as lines until there are `most`. Skips records at or after the time `until_ms`."""
+
+    write: Callable[[TextRecord], str]
+    until_ms: int | None
+    most: int | None
+    printed: int = 0
+
+    @property
+    def is_done(self) -> bool:
+        return self.printed == self.most
+
+    def print_some(self, messages: Sequence[Any]) -> dict[tuple[str, int], int]:
+        """Print records. Return the position after them in each partition."""
+        read: dict[tuple[str, int], int] = {}
+        for message in messages:
+            read[message.topic(), message.partition()] = message.offset() + 1
+            record = _record_of(message)
+            if self.until_ms is None or (record.timestamp_ms or 0) < self.until_ms:
+                print(self.write(record))
+                self.printed += 1
+            if self.is_done:
+                break
+        sys.stdout.flush()
+        return read
+
+
 def _read(
     config: dict[str, Any],
     topics: Sequence[str],
@@ -151,8 +178,7 @@ def _read(
     began: Start,
     group: str | None,
     watch: BrokerWatch,
-    write: Callable[[TextRecord], str],
-    count: int | None,
+    printer: _Printer,
     follow: bool,
 ) -> None:
     from confluent_kafka import Consumer, KafkaException
@@ -171,22 +197,12 @@ def _read(
                 on_assign=lambda _, given: unread.add(given),
                 on_revoke=lambda _, taken: unread.remove(taken),
             )
-        printed = 0
         for messages, ends in _polled(consumer, unread, watch, follow=follow):
-            read: dict[tuple[str, int], int] = {}
-            for message in messages:
-                read[message.topic(), message.partition()] = message.offset() + 1
-                record = _record_of(message)
-                if began.until_ms is None or (record.timestamp_ms or 0) < began.until_ms:
-                    print(write(record))
-                    printed += 1
-                if printed == count:
-                    break
-            sys.stdout.flush()
-            positions = read if printed == count else {**read, **ends}
+            read = printer.print_some(messages)
+            positions = read if printer.is_done else {**read, **ends}
             if group is not None and positions:
                 consumer.commit(offsets=_topic_partitions(positions), asynchronous=not read)
-            if printed == count:
+            if printer.is_done:
                 return
     except KafkaException as error:
         raise refused(", ".join(topics), error.args[0]) from None

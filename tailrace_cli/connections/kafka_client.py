@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
+from tailrace.buffers import Buffer
 from tailrace.kafka import MalformedRequest, decode_response, encode_request
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.error_codes import ErrorCode
@@ -164,26 +165,12 @@ class KafkaClient:
         return KafkaClient(join_address(coordinator.host, coordinator.port), self._properties)
 
     async def _exchange(self, request: Any, version: int) -> Any:
-        assert self._reader is not None and self._writer is not None, "connect first"
         api = request.api.key
         self._correlation_id += 1
         try:
-            self._writer.writelines(
-                encode_request(
-                    correlation_id=self._correlation_id,
-                    api_key=api,
-                    api_version=version,
-                    request=request,
-                    client_id=CLIENT_ID,
-                )
-            )
+            sent = encode_request(self._correlation_id, api, version, request, client_id=CLIENT_ID)
             async with asyncio.timeout(PATIENCE_SECONDS):
-                size = int.from_bytes(await self._reader.readexactly(4), "big")
-                if size == HTTP_AS_SIZE:
-                    raise speaks_http(self._bootstrap)
-                if size > MAX_RESPONSE_BYTES:
-                    raise CommandFailed(f"{self._bootstrap} answers with {size} bytes; is it a Kafka broker?")
-                frame = await self._reader.readexactly(size)
+                frame = await self._answer_to(sent)
             correlation_id, answer = decode_response(api, version, frame)
         except UnencodableMessage as error:
             raise WrongUsage(
@@ -209,6 +196,17 @@ class KafkaClient:
                 f"{self._bootstrap} sent a response that does not match the {api.name} request"
             )
         return answer
+
+    async def _answer_to(self, sent: Sequence[Buffer]) -> bytes:
+        """Send a request and return the frame of its answer. Raises CommandFailed if no Kafka broker sends it."""
+        assert self._reader is not None and self._writer is not None, "connect first"
+        self._writer.writelines(sent)
+        size = int.from_bytes(await self._reader.readexactly(4), "big")
+        if size == HTTP_AS_SIZE:
+            raise speaks_http(self._bootstrap)
+        if size > MAX_RESPONSE_BYTES:
+            raise CommandFailed(f"{self._bootstrap} answers with {size} bytes; is it a Kafka broker?")
+        return await self._reader.readexactly(size)
 
 
 def check(error_code: int, message: str | None, what: str) -> None:
