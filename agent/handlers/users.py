@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections import Counter, defaultdict
+from collections import Counter
 
 from agent.errors import EXPECTED, RequestRefused, code_of
 from agent.security.users import NAMES
@@ -36,6 +36,8 @@ from tailrace.limits import MAX_NAME_BYTES, is_name
 
 USER_BYTES = 600
 """Estimated bytes of a user in an answer, as objects and encoded."""
+
+Changes = tuple[list[ScramCredentialDeletion], list[ScramCredentialUpsertion]]
 
 
 async def describe(
@@ -72,29 +74,20 @@ async def alter(
     services: Services, context: RequestContext, request: AlterUserScramCredentialsRequest
 ) -> AlterUserScramCredentialsResponse:
     """Delete and set credentials. If one change of a user is refused, none of that user's changes is made."""
-    users = dict.fromkeys(
-        [*(row.name for row in request.deletions), *(row.name for row in request.upsertions)]
-    )
+    changes = _by_user(request)
     if len(request.deletions) + len(request.upsertions) > MAX_CHANGES:
-        return _all(list(users), ErrorCode.INVALID_REQUEST, f"more than {MAX_CHANGES} changes in one request")
-    deletions: defaultdict[str, list[ScramCredentialDeletion]] = defaultdict(list)
-    upsertions: defaultdict[str, list[ScramCredentialUpsertion]] = defaultdict(list)
-    for deletion in request.deletions:
-        deletions[deletion.name].append(deletion)
-    for upsertion in request.upsertions:
-        upsertions[upsertion.name].append(upsertion)
+        refusal = f"more than {MAX_CHANGES} changes in one request"
+        return _all(list(changes), ErrorCode.INVALID_REQUEST, refusal)
     results: dict[str, AlterUserScramCredentialsResult] = {}
     upserts: list[ScramCredentials] = []
     deletes: list[ScramName] = []
-    for user in users:
+    for user, (deletions, upsertions) in changes.items():
         result = results[user] = AlterUserScramCredentialsResult(user=user)
         try:
-            mechanisms = [row.mechanism for row in deletions[user]] + [
-                row.mechanism for row in upsertions[user]
-            ]
+            mechanisms = [row.mechanism for row in deletions] + [row.mechanism for row in upsertions]
             _check_user(user, mechanisms)
-            removed = [ScramName(user, _mechanism(row.mechanism)) for row in deletions[user]]
-            stored = [_credentials(row) for row in upsertions[user]]
+            removed = [ScramName(user, _mechanism(row.mechanism)) for row in deletions]
+            stored = [_credentials(row) for row in upsertions]
         except RequestRefused as error:
             result.error_code, result.error_message = error.code, str(error)
             continue
@@ -114,6 +107,16 @@ async def alter(
         results[name.user].error_message = "Attempt to delete a user credential that does not exist"
     await services.catalog.refresh_if_possible()
     return AlterUserScramCredentialsResponse(results=list(results.values()))
+
+
+def _by_user(request: AlterUserScramCredentialsRequest) -> dict[str, Changes]:
+    """Return the changes of each user, in the order in which the request names the users."""
+    changes: dict[str, Changes] = {}
+    for deletion in request.deletions:
+        changes.setdefault(deletion.name, ([], []))[0].append(deletion)
+    for upsertion in request.upsertions:
+        changes.setdefault(upsertion.name, ([], []))[1].append(upsertion)
+    return changes
 
 
 def _check_user(user: str, mechanisms: list[int]) -> None:
