@@ -71,6 +71,11 @@ class RequestRefused(Exception):
         self.code = code
 
 
+def invalid(message: str) -> RequestRefused:
+    """Return a refusal with INVALID_REQUEST."""
+    return RequestRefused(ErrorCode.INVALID_REQUEST, message)
+
+
 class AnswerTooLarge(RequestRefused):
     """The answer would take more memory than one answer may."""
 

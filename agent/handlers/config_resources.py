@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agent.answer_memory import ENTRY_BYTES
 from agent.catalog import Snapshot
-from agent.errors import RequestRefused, unknown_topic_code
+from agent.errors import RequestRefused, invalid, unknown_topic_code
 from agent.services import RequestContext, Services
 from sequencer.api.agents import Member
 from sequencer.api.topics import ConfigScope
@@ -77,14 +77,12 @@ def definition_of(scope: ConfigScope, name: str) -> ConfigDefinition | KafkaConf
 
 def check_group(name: str) -> None:
     if not is_name(name):
-        raise RequestRefused(ErrorCode.INVALID_REQUEST, f"a group's id has 1 to {MAX_NAME_BYTES} bytes")
+        raise invalid(f"a group's id has 1 to {MAX_NAME_BYTES} bytes")
 
 
 def check_subscription(subscription: str) -> None:
     if not is_name(subscription):
-        raise RequestRefused(
-            ErrorCode.INVALID_REQUEST, f"a subscription's name has 1 to {MAX_NAME_BYTES} bytes"
-        )
+        raise invalid(f"a subscription's name has 1 to {MAX_NAME_BYTES} bytes")
 
 
 def agent_named(name: str, snapshot: Snapshot) -> Member | None:
@@ -94,7 +92,7 @@ def agent_named(name: str, snapshot: Snapshot) -> Member | None:
     for member in snapshot.ring.members:
         if str(member.broker_id) == name:
             return member
-    raise RequestRefused(ErrorCode.INVALID_REQUEST, f"broker {name!r} was named; no live agent has this id")
+    raise invalid(f"broker {name!r} was named; no live agent has this id")
 
 
 def no_such_topic(name: str) -> RequestRefused:
@@ -103,9 +101,8 @@ def no_such_topic(name: str) -> RequestRefused:
 
 def of_no_kind(resource_type: int) -> RequestRefused:
     kind = OTHER_RESOURCES.get(resource_type, f"resource type {resource_type}")
-    return RequestRefused(
-        ErrorCode.INVALID_REQUEST,
-        f"configs of {kind} were asked for; an agent keeps those of topics, brokers, groups and client metrics",
+    return invalid(
+        f"configs of {kind} were asked for; an agent keeps those of topics, brokers, groups and client metrics"
     )
 
 

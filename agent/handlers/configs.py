@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agent.catalog import Snapshot
-from agent.errors import EXPECTED, RequestRefused, code_of
+from agent.errors import EXPECTED, RequestRefused, code_of, invalid
 from agent.handlers.config_resources import (
     SCOPES,
     agent_named,
@@ -61,7 +61,7 @@ async def incremental_alter_configs(
 
     def changes(resource: IncrementalResource) -> list[ConfigChange]:
         if any(not 0 <= config.config_operation <= 3 for config in resource.configs):
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, "an operation is not one of 0 to 3")
+            raise invalid("an operation is not one of 0 to 3")
         return _each_once(
             [
                 ConfigChange(config.name, ConfigOperation(config.config_operation), config.value)
@@ -76,10 +76,10 @@ async def incremental_alter_configs(
 def _each_once(changes: list[ConfigChange]) -> list[ConfigChange]:
     """Return the changes. Raises RequestRefused if a config is named twice, or a value is missing."""
     if len({change.name for change in changes}) < len(changes):
-        raise RequestRefused(ErrorCode.INVALID_REQUEST, "a config is named more than once")
+        raise invalid("a config is named more than once")
     for change in changes:
         if change.value is None and change.operation is not ConfigOperation.DELETE:
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{change.name}: no value was given")
+            raise invalid(f"{change.name}: no value was given")
     return changes
 
 
@@ -102,7 +102,7 @@ async def _altered(
         rows.append(row)
         try:
             if mentions[kind, name] > 1:
-                raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{name!r} is named more than once")
+                raise invalid(f"{name!r} is named more than once")
             changes, scope = changes_of(resource), _scope(kind, name, snapshot)
             for change in changes:
                 _check(definition_of(scope, change.name), change)
@@ -128,7 +128,7 @@ def _scope(resource_type: int, name: str, snapshot: Snapshot) -> ConfigScope:
     if scope is None:
         raise of_no_kind(resource_type)
     if scope is ConfigScope.TOPIC and not name:
-        raise RequestRefused(ErrorCode.INVALID_REQUEST, "a topic's name is empty")
+        raise invalid("a topic's name is empty")
     if scope is ConfigScope.TOPIC and name not in snapshot.by_name:
         raise no_such_topic(name)
     if scope is ConfigScope.BROKER:
@@ -146,9 +146,7 @@ def _check(definition: ConfigDefinition | KafkaConfig | None, change: ConfigChan
     if definition is None:
         raise InvalidConfigValue(f"Unknown config name: {change.name}")
     if is_fixed(definition):
-        raise RequestRefused(
-            ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: [{change.name}]"
-        )
+        raise invalid(f"Cannot update these configs dynamically: [{change.name}]")
     assert change.value is not None, "checked with the request"
     if change.operation in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
         if definition.type is not ConfigType.LIST:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache
 
 from agent.catalog import Snapshot
-from agent.errors import EXPECTED, AnswerTooLarge, RequestRefused, code_of
+from agent.errors import EXPECTED, AnswerTooLarge, RequestRefused, code_of, invalid
 from agent.groups.group_configs import default_of
 from agent.handlers.config_resources import (
     RESOURCE_BROKER,
@@ -30,7 +30,6 @@ from tailrace.configs.broker_config import KafkaConfig, broker_configs
 from tailrace.configs.client_metrics_config import CLIENT_METRICS_CONFIGS
 from tailrace.configs.group_config import GROUP_CONFIGS
 from tailrace.configs.topic_config import TOPIC_CONFIGS, ConfigDefinition, ConfigType
-from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -157,9 +156,7 @@ async def _describe(
         ]
     if resource.resource_type == RESOURCE_BROKER_LOGGER:
         if agent_named(resource.resource_name, snapshot) is None:
-            raise RequestRefused(
-                ErrorCode.INVALID_REQUEST, "loggers are asked for without the id of a broker"
-            )
+            raise invalid("loggers are asked for without the id of a broker")
         return []
     raise of_no_kind(resource.resource_type)
 

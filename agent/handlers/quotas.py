@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from agent.errors import EXPECTED, RequestRefused, code_of
+from agent.errors import EXPECTED, RequestRefused, code_of, invalid
 from agent.quotas.precedence import quotas_of
 from agent.services import RequestContext, Services
 from sequencer.api.topics import AlterConfig, ConfigChange, ConfigOperation, ConfigScope
@@ -73,32 +73,26 @@ def _filter(request: DescribeClientQuotasRequest) -> Callable[[QuotaEntity], boo
     for component in request.components:
         kind, match = component.entity_type, component.match
         if not kind:
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, "Invalid empty entity type.")
+            raise invalid("Invalid empty entity type.")
         if kind in names:
-            raise RequestRefused(
-                ErrorCode.INVALID_REQUEST, f"Entity type {kind} cannot appear more than once in the filter."
-            )
+            raise invalid(f"Entity type {kind} cannot appear more than once in the filter.")
         if kind not in ENTITY_TYPES:
             raise RequestRefused(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {kind[:100]}")
         if component.match_type == MATCH_EXACT and match is None:
-            raise RequestRefused(
-                ErrorCode.INVALID_REQUEST,
-                "Request specified MATCH_TYPE_EXACT, but set match string to null.",
-            )
+            raise invalid("Request specified MATCH_TYPE_EXACT, but set match string to null.")
         if component.match_type in _WITH_A_NAME and match is not None:
             said = (
                 f"Request specified {_WITH_A_NAME[component.match_type]}, but also specified a match string."
             )
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, said)
+            raise invalid(said)
         if component.match_type not in (MATCH_EXACT, MATCH_DEFAULT, MATCH_ANY):
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"Unknown match type {component.match_type}")
+            raise invalid(f"Unknown match type {component.match_type}")
         names_nobody |= match == ""
         names[kind] = None if component.match_type == MATCH_ANY else match or DEFAULT
     if IP in names and names.keys() & {USER, CLIENT_ID}:
-        raise RequestRefused(
-            ErrorCode.INVALID_REQUEST,
+        raise invalid(
             "Invalid entity filter component combination. IP filter component should not be used with user or"
-            " clientId filter component.",
+            " clientId filter component."
         )
 
     def is_wanted(entity: QuotaEntity) -> bool:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from agent.answer_memory import ENTRY_BYTES
 from agent.catalog import KnownTopic, Snapshot
-from agent.errors import EXPECTED, PARTITION_CODES, RequestRefused, code_of
+from agent.errors import EXPECTED, PARTITION_CODES, RequestRefused, code_of, invalid
 from agent.handlers.colliding_names import collisions, why_refused
 from agent.handlers.described_configs import LOG_DIR
 from agent.handlers.metadata import CREATED_AT_ONCE
@@ -111,9 +111,7 @@ async def _try_create(
     result = CreatableTopicResult(name=topic.name, error_message=None, configs=[])
     try:
         if mentions > 1:
-            raise RequestRefused(
-                ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} occurs more than once in the request"
-            )
+            raise invalid(f"topic {topic.name!r} occurs more than once in the request")
         if collides_with is not None:
             raise RequestRefused(ErrorCode.INVALID_TOPIC_EXCEPTION, why_refused(topic.name, collides_with))
         await _create(services, context, topic, request=request, result=result)
@@ -212,10 +210,7 @@ async def _create_in_time(services: Services, request: CreateTopic, timeout_ms: 
 def _partitions_of(services: Services, topic: CreatableTopic) -> int:
     if topic.assignments:
         if topic.num_partitions != -1 or topic.replication_factor != -1:
-            raise RequestRefused(
-                ErrorCode.INVALID_REQUEST,
-                "Both numPartitions or replicationFactor and replicasAssignments were set.",
-            )
+            raise invalid("Both numPartitions or replicationFactor and replicasAssignments were set.")
         indexes = sorted(assignment.partition_index for assignment in topic.assignments)
         if indexes != list(range(len(indexes))):
             raise RequestRefused(
@@ -285,15 +280,13 @@ def _topic_to_delete(snapshot: Snapshot, state: DeleteTopicState, named: Counter
     """Return the topic. Raises RequestRefused. `named`: how often the request names each topic."""
     by_id = state.topic_id != NIL_TOPIC_ID
     if by_id is (state.name is not None):
-        raise RequestRefused(
-            ErrorCode.INVALID_REQUEST, "a topic is named by its name or by its id, and not by both"
-        )
+        raise invalid("a topic is named by its name or by its id, and not by both")
     known = _topic_named(snapshot, state)
     if known is None:
         code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         raise RequestRefused(code, "there is no such topic")
     if named[known.topic.topic_id] > 1:
-        raise RequestRefused(ErrorCode.INVALID_REQUEST, "the topic is named more than once")
+        raise invalid("the topic is named more than once")
     return known.topic
 
 
