@@ -7,12 +7,15 @@ or partition" and the topics have changed since, it runs again. All requests han
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any
 
 from agent.services import Handler, RequestContext, Services
 from tailrace.kafka.error_codes import ErrorCode
+from tailrace.turns import Turns
 
-UNKNOWN_CODES = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+UNKNOWN_CODES = frozenset((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID))
+CODES_IN_A_TURN = 10_000
 
 
 def with_current_topics(handler: Handler, codes: Callable[[Any], Iterable[int]]) -> Handler:
@@ -21,13 +24,20 @@ def with_current_topics(handler: Handler, codes: Callable[[Any], Iterable[int]])
     async def handle(services: Services, context: RequestContext, request: Any) -> Any:
         before = services.catalog.snapshot
         response = await handler(services, context, request)
-        if any(code in UNKNOWN_CODES for code in codes(response)) and await services.catalog.has_moved_on(
-            before
-        ):
+        if await _has_unknown(codes(response)) and await services.catalog.has_moved_on(before):
             response = await handler(services, context, request)
         return response
 
     return handle
+
+
+async def _has_unknown(codes: Iterable[int]) -> bool:
+    remaining, turns = iter(codes), Turns(CODES_IN_A_TURN)
+    while some := list(islice(remaining, CODES_IN_A_TURN)):
+        if not UNKNOWN_CODES.isdisjoint(some):
+            return True
+        await turns.did(len(some))
+    return False
 
 
 def of_partitions(response: Any) -> Iterable[int]:

@@ -50,6 +50,7 @@ async def handle(
         known = snapshot.by_name.get(name)
         if known is None:
             response.topics.append(_unknown(name, unknown_topic_code(name)))
+            await turns.did()
             continue
         last = min(first + left, known.topic.partitions)
         rows = [

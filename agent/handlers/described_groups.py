@@ -108,10 +108,10 @@ def _assigned_partitions(member: Any) -> int:
     return sum(map(len, member.assigned.values()))
 
 
-def groups_once(groups: list[N]) -> list[N]:
+async def groups_once(groups: list[N]) -> list[N]:
     """Merge repeated groups: return each group once, with all topics requested for it."""
     by_id: dict[str, N] = {}
-    for group in groups:
+    async for group in Turns(ROWS_IN_A_TURN).over(groups):
         known = by_id.setdefault(group.group_id, group)
         if known is group or known.topics is None:
             continue

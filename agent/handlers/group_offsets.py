@@ -160,13 +160,13 @@ async def offset_fetch(
 ) -> OffsetFetchResponse:
     """Return the committed positions of one group, or (from version 8 on) of several; -1 for none."""
     turns = Turns(POSITIONS_IN_A_TURN)
-    context.reservation.used = POSITION_BYTES * _named_partitions(request)
+    context.reservation.used = POSITION_BYTES * await _named_partitions(request, turns)
     await context.reservation.needs(context.reservation.used)
     if context.api_version >= MANY_GROUPS:
         return OffsetFetchResponse(
             groups=[
                 await _fetch(services, context, group, require_stable=request.require_stable, turns=turns)
-                for group in groups_once(request.groups)
+                for group in await groups_once(request.groups)
             ]
         )
     named = (
@@ -202,9 +202,9 @@ async def offset_fetch(
     )
 
 
-def _named_partitions(request: OffsetFetchRequest) -> int:
+async def _named_partitions(request: OffsetFetchRequest, turns: Turns) -> int:
     count = sum(len(topic.partition_indexes) for topic in request.topics or ())
-    for group in request.groups:
+    async for group in turns.over(request.groups):
         count += 1 + sum(len(topic.partition_indexes) for topic in group.topics or ())
     return count
 

@@ -91,11 +91,11 @@ async def handle(
                 row.offset, row.timestamp = -1, -1
             else:
                 lookups.append(_Lookup(_query(known.topic.topic_id, partition, request), row))
-    if lookups:
-        await _look_up(services, lookups)
-    if context.api_version < FIRST_EPOCH_VERSION:
-        for lookup in lookups:
-            lookup.row.leader_epoch = -1
+    async for some in turns.parts(lookups):
+        await _look_up(services, some)
+        if context.api_version < FIRST_EPOCH_VERSION:
+            for lookup in some:
+                lookup.row.leader_epoch = -1
     return response
 
 
@@ -128,7 +128,7 @@ async def _look_up(services: Services, lookups: Sequence[_Lookup]) -> None:
         for query, result in zip(ends, answers[len(queries) :], strict=True)
     }
     results = list(zip(lookups, answers[: len(queries)], strict=True))
-    async for lookup, result in Turns(PARTITIONS_IN_A_TURN).over(results):
+    for lookup, result in results:
         _fill_in(lookup, result)
     in_runs = [(lookup, result) for lookup, result in results if result.run is not None]
     for first in range(0, len(in_runs), RUNS_AT_ONCE):

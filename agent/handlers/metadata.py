@@ -69,14 +69,14 @@ async def handle(
         return current
     snapshot, refused = current
     if refused or not _may_be_kept(context, request) or not _is_large(context, request, snapshot):
-        await context.reservation.needs(_bytes_of(context, request, snapshot))
+        await context.reservation.needs(await _bytes_of(context, request, snapshot))
         return await _answer(services, context=context, request=request, snapshot=snapshot, refused=refused)
 
     async def encoded() -> bytes:
         # The request's own reservation holds its copy of the bytes.
         reservation = AnswerReservation(services.answer_memory)
         try:
-            await reservation.needs(_bytes_of(context, request, snapshot))
+            await reservation.needs(await _bytes_of(context, request, snapshot))
             response = await _answer(
                 services, context=context, request=request, snapshot=snapshot, refused={}
             )
@@ -96,7 +96,7 @@ async def respond(services: Services, context: RequestContext, request: Metadata
     if isinstance(current, MetadataResponse):
         return current
     snapshot, refused = current
-    await context.reservation.needs(_bytes_of(context, request, snapshot))
+    await context.reservation.needs(await _bytes_of(context, request, snapshot))
     return await _answer(services, context=context, request=request, snapshot=snapshot, refused=refused)
 
 
@@ -203,13 +203,14 @@ def _is_large(context: RequestContext, request: MetadataRequest, snapshot: Snaps
     return partitions >= MIN_PARTITIONS_OF_KEPT
 
 
-def _bytes_of(context: RequestContext, request: MetadataRequest, snapshot: Snapshot) -> int:
+async def _bytes_of(context: RequestContext, request: MetadataRequest, snapshot: Snapshot) -> int:
     """Estimate the answer's bytes, as objects and encoded."""
     if wants_all(context, request):
         return TOPIC_BYTES * len(snapshot.by_id) + PARTITION_BYTES * snapshot.partitions
-    topics = request.topics or ()
-    known = (_known(topic, snapshot) for topic in topics)
-    partitions = sum(topic.topic.partitions for topic in known if topic is not None)
+    topics, partitions = request.topics or (), 0
+    async for some in Turns(NAMES_IN_A_TURN).parts(topics):
+        known = (_known(topic, snapshot) for topic in some)
+        partitions += sum(topic.topic.partitions for topic in known if topic is not None)
     return TOPIC_BYTES * len(topics) + PARTITION_BYTES * partitions
 
 

@@ -51,7 +51,7 @@ async def describe(
 ) -> DescribeShareGroupOffsetsResponse:
     """Return start offsets and lags of the named partitions, or of all that the group has read."""
     response = DescribeShareGroupOffsetsResponse()
-    async for asked in Turns(GROUPS_IN_A_TURN).over(groups_once(request.groups)):
+    async for asked in Turns(GROUPS_IN_A_TURN).over(await groups_once(request.groups)):
         group = DescribedShareOffsets(asked.group_id, _refused(context, asked))
         try:
             await services.groups.look(asked.group_id, _check_share_group)

@@ -159,7 +159,7 @@ class OffsetFetchGuard:
             return await self._one(call, request, answer)
         allowed: list[Any] = []
         refused_groups: list[Any] = []
-        async for row in Turns(NAMES_IN_A_TURN).over(groups_once(request.groups)):
+        async for row in Turns(NAMES_IN_A_TURN).over(await groups_once(request.groups)):
             (allowed if call.may(DESCRIBE_GROUP, row.group_id) else refused_groups).append(row)
         request.groups = allowed
         refused_topics = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -15,11 +16,14 @@ from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.kafka import ApiKey, decode_response, encode_request
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from tailrace.kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tailrace.kafka.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.kafka.source_writer import STEP
 from tests.agent.test_produce_fast_path import VERSION, Client, idempotent
@@ -135,6 +139,31 @@ async def test_a_fetch_session_of_100_000_partitions_leaves_the_loop_to_others()
         after = await asked(bench, ApiKey.FETCH, 12, changed)
         assert sum(len(each.partitions) for each in opened.responses) == TOPICS * len(OF_EACH)
         assert after.error_code == 0
+
+
+@least_of_three
+async def test_offsets_by_time_of_100_000_partitions_leave_the_loop_to_others() -> None:
+    async with agent_bench() as bench:
+        by_time = [
+            ListOffsetsTopic(topic.name, [ListOffsetsPartition(each, timestamp=5) for each in OF_EACH])
+            for topic in await topics_of(bench)
+        ]
+        answer = await asked(
+            bench, ApiKey.LIST_OFFSETS, 7, ListOffsetsRequest(isolation_level=1, topics=by_time)
+        )
+        rows = [row for each in answer.topics for row in each.partitions]
+        assert [(row.error_code, row.offset) for row in rows] == [(0, -1)] * TOPICS * len(OF_EACH)
+
+
+@least_of_three
+async def test_positions_of_190_000_groups_and_topics_with_190_000_ids_are_looked_up_in_turns() -> None:
+    async with agent_bench(auto_create_topics=False) as bench:
+        groups = [OffsetFetchRequestGroup(f"g{number}") for number in range(190_000)]
+        positions = await asked(bench, ApiKey.OFFSET_FETCH, 8, OffsetFetchRequest(groups=groups))
+        assert len(positions.groups) == len(groups)
+        topics = [MetadataRequestTopic(UUID(int=number), name=None) for number in range(1_000_000, 1_190_000)]
+        metadata = await asked(bench, ApiKey.METADATA, 12, MetadataRequest(topics=topics))
+        assert codes(metadata.topics) == [ErrorCode.UNKNOWN_TOPIC_ID] * len(topics)
 
 
 MANY = STEP + PARTITIONS_IN_A_TURN
