@@ -7,16 +7,18 @@ the sequencer holds the locks of acquired records, whichever agent handed them o
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agent.fetch.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH
 from tailrace.clock import Entropy
 from tailrace.ids import TopicPartition
 from tailrace.kafka.error_codes import ErrorCode
+from tailrace.turns import Steps, in_parts
 
 MAX_SESSION_PARTITIONS = 100_000
 """The most partitions of all sessions together."""
+PARTITIONS_IN_A_STEP = 1_000
 MAX_OF_CONNECTION = 16
 """The most open sessions of one connection. Kafka's clients open one."""
 Member = tuple[str, str]
@@ -39,12 +41,14 @@ class AcquirableOffsets:
 @dataclass(slots=True)
 class ShareSession:
     """A member's session. `partitions` are in the order in which they are served: those that returned records move to
-    the end. `number` is unique in the cluster. `epoch`: the epoch of its next request."""
+    the end. `number` is unique in the cluster. `epoch`: the epoch of its next request. `counted`: its partitions among
+    those of all sessions."""
 
     number: int
     connection: object
     epoch: int = INITIAL_EPOCH + 1
     partitions: OrderedDict[TopicPartition, AcquirableOffsets] = field(default_factory=OrderedDict)
+    counted: int = 0
 
 
 class ShareSessions:
@@ -64,20 +68,26 @@ class ShareSessions:
         self,
         member: Member,
         epoch: int,
-        added: Iterable[TopicPartition],
-        forgotten: Iterable[TopicPartition],
+        added: Sequence[TopicPartition],
+        forgotten: Sequence[TopicPartition],
         connection: object,
-    ) -> ShareSession | ErrorCode:
+    ) -> Steps[ShareSession | ErrorCode]:
         """Return the session after this fetch of a member: a new one for epoch 0, the ended one for epoch -1."""
         session = self._open(member, connection) if epoch == INITIAL_EPOCH else self.turn(member, epoch)
         if isinstance(session, ErrorCode) or epoch == FINAL_EPOCH:
             return session
-        before = len(session.partitions)
-        for partition in added:
-            session.partitions.setdefault(partition, AcquirableOffsets())
-        for partition in forgotten:
-            session.partitions.pop(partition, None)
-        self._partition_count += len(session.partitions) - before
+        for some in in_parts(added, PARTITIONS_IN_A_STEP):
+            for partition in some:
+                session.partitions.setdefault(partition, AcquirableOffsets())
+            yield len(some)
+        for some in in_parts(forgotten, PARTITIONS_IN_A_STEP):
+            for partition in some:
+                session.partitions.pop(partition, None)
+            yield len(some)
+        if self._sessions.get(member) is not session:
+            return ErrorCode.SHARE_SESSION_NOT_FOUND  # it ended in a turn of others
+        self._partition_count += len(session.partitions) - session.counted
+        session.counted = len(session.partitions)
         if self._partition_count > MAX_SESSION_PARTITIONS:
             self._drop(member)
             return ErrorCode.SHARE_SESSION_LIMIT_REACHED
@@ -113,7 +123,7 @@ class ShareSessions:
 
     def _drop(self, member: Member) -> ShareSession:
         session = self._sessions.pop(member)
-        self._partition_count -= len(session.partitions)
+        self._partition_count -= session.counted
         members = self._of_connection[session.connection]
         members.discard(member)
         if not members:

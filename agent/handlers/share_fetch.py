@@ -7,7 +7,7 @@ records. Any agent serves any partition, so NOT_LEADER_OR_FOLLOWER is never answ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +45,8 @@ from tailrace.kafka.messages.list_offsets import ListOffsetsPartition, ListOffse
 from tailrace.kafka.messages.share_acknowledge import (
     AcknowledgedPartition,
     AcknowledgedTopic,
+    AcknowledgePartition,
+    AcknowledgeTopic,
     ShareAcknowledgeRequest,
     ShareAcknowledgeResponse,
 )
@@ -52,14 +54,20 @@ from tailrace.kafka.messages.share_fetch import (
     AcknowledgementBatch,
     ShareAcquiredRecords,
     ShareFetchableTopicResponse,
+    ShareFetchPartition,
     ShareFetchRequest,
     ShareFetchResponse,
+    ShareFetchTopic,
     SharePartitionData,
 )
 from tailrace.limits import is_name
+from tailrace.turns import Turns, in_turns
 
 log = structlog.get_logger("agent.share")
 
+PARTITIONS_IN_A_TURN = 1_000
+COUNTED_IN_A_TURN = 500
+"""Partitions whose acknowledgements are counted in one turn of the loop."""
 MAX_WAIT_S = 1.0
 """The longest wait for new records. Records that other members release are found only by the next request."""
 MAX_ROUNDS = 8
@@ -128,7 +136,7 @@ async def fetch(
     try:
         _check_names(request)
         _check_fetch(request)
-        member = _member_of(services, request, _session_of(services, context, request))
+        member = _member_of(services, request, await _session_of(services, context, request))
         parts = await _parts(services, context, request, member.session)
         await _begin_by_time(services, context, member, parts)
         _keep_within_quota(context, request)
@@ -140,7 +148,11 @@ async def fetch(
     except SequencerError as error:
         log.warning("a share fetch got no answer from the sequencer", error=str(error))
         return ShareFetchResponse(error_code=code_of(error), error_message=str(error))
-    response = _response(request, member, parts)
+    try:
+        response = await _response(request, member, parts)
+    except BaseException:
+        release(grant)
+        raise
     return response if grant is None else HeldResponse(response, grant.release)
 
 
@@ -184,48 +196,55 @@ def _check_fetch(request: ShareFetchRequest) -> None:
         raise GroupRefusal(ErrorCode.INVALID_REQUEST, "a request with renewals must not fetch")
 
 
-def _session_of(
+async def _session_of(
     services: Services, context: RequestContext, request: ShareFetchRequest
 ) -> ShareSession | ErrorCode:
-    return services.share_sessions.fetch(
-        (request.group_id or "", request.member_id or ""),
-        request.share_session_epoch,
-        [
-            TopicPartition(topic.topic_id, partition.partition_index)
-            for topic in request.topics
-            for partition in topic.partitions
-        ],
-        [
-            TopicPartition(topic.topic_id, number)
-            for topic in request.forgotten_topics_data
-            for number in topic.partitions
-        ],
-        context.connection,
+    turns = Turns(PARTITIONS_IN_A_TURN)
+    added = [
+        TopicPartition(topic.topic_id, partition.partition_index)
+        async for topic in turns.over(request.topics)
+        async for partition in turns.over(topic.partitions)
+    ]
+    forgotten = [
+        TopicPartition(topic.topic_id, number)
+        async for topic in turns.over(request.forgotten_topics_data)
+        async for number in turns.over(topic.partitions)
+    ]
+    key = request.group_id or "", request.member_id or ""
+    taking = services.share_sessions.fetch(
+        key, request.share_session_epoch, added, forgotten, context.connection
     )
+    return await in_turns(taking, turns)
 
 
 async def _parts(
     services: Services, context: RequestContext, request: ShareFetchRequest, session: ShareSession
 ) -> list[_Part]:
     """Return the session's partitions, followed by those that are only acknowledged."""
-    named = _named(request)
-    acquirables = {**dict.fromkeys(named), **session.partitions}
-    parts = await _parts_of(services, context, "ShareFetch", acquirables)
-    for partition, batches in named.items():
-        _take_acknowledged(parts[partition], batches, may_renew=request.is_renew_ack)
+    turns = Turns(PARTITIONS_IN_A_TURN)
+    named = await _named(request, turns)
     # The session's partitions come first, in the order in which they are served.
-    return [parts.pop(partition) for partition in session.partitions] + list(parts.values())
+    acquirables: dict[TopicPartition, AcquirableOffsets | None] = {}
+    async for partition in turns.over(list(session.partitions)):
+        acquirables[partition] = session.partitions.get(partition)
+    async for partition in turns.over(list(named)):
+        acquirables.setdefault(partition, None)
+    parts = await _parts_of(services, context, "ShareFetch", acquirables)
+    await _take_acknowledged(parts, named, may_renew=request.is_renew_ack)
+    return list(parts.values())
 
 
-def _named(
-    request: ShareFetchRequest | ShareAcknowledgeRequest,
+async def _named(
+    request: ShareFetchRequest | ShareAcknowledgeRequest, turns: Turns
 ) -> dict[TopicPartition, list[AcknowledgementBatch]]:
     """Return the partitions of a request, and what it acknowledges of each."""
-    return {
-        TopicPartition(topic.topic_id, partition.partition_index): partition.acknowledgement_batches
-        for topic in request.topics
-        for partition in topic.partitions
-    }
+    named: dict[TopicPartition, list[AcknowledgementBatch]] = {}
+    topics: Sequence[ShareFetchTopic | AcknowledgeTopic] = request.topics
+    async for topic in turns.over(topics):
+        partitions: Sequence[ShareFetchPartition | AcknowledgePartition] = topic.partitions
+        async for part in turns.over(partitions):
+            named[TopicPartition(topic.topic_id, part.partition_index)] = part.acknowledgement_batches
+    return named
 
 
 async def _parts_of(
@@ -236,10 +255,13 @@ async def _parts_of(
 ) -> dict[TopicPartition, _Part]:
     """Return these partitions. Those that can't be served have an error."""
     by_id = services.catalog.snapshot.by_id
-    if not all(has(by_id.get(partition.topic_id), partition.partition + 1) for partition in acquirables):
-        by_id = (await services.catalog.refresh()).by_id
+    turns = Turns(PARTITIONS_IN_A_TURN)
+    async for some in turns.parts(list(acquirables)):
+        if not all(has(by_id.get(partition.topic_id), partition.partition + 1) for partition in some):
+            by_id = (await services.catalog.refresh()).by_id
+            break
     parts: dict[TopicPartition, _Part] = {}
-    for partition, acquirable in acquirables.items():
+    async for partition, acquirable in turns.over(list(acquirables.items())):
         topic = by_id.get(partition.topic_id)
         part = parts[partition] = _Part(partition, SharePartitionData(partition.partition), topic, acquirable)
         if topic is None:
@@ -251,10 +273,21 @@ async def _parts_of(
     return parts
 
 
-def _take_acknowledged(part: _Part, batches: Sequence[AcknowledgementBatch], *, may_renew: bool) -> None:
-    """Note what the request acknowledges of a partition, or the error."""
-    if not batches:
-        return
+async def _take_acknowledged(
+    parts: dict[TopicPartition, _Part],
+    named: dict[TopicPartition, list[AcknowledgementBatch]],
+    *,
+    may_renew: bool,
+) -> None:
+    """Note what the request acknowledges of each partition, or the error."""
+    turns = Turns(PARTITIONS_IN_A_TURN)
+    for partition, batches in named.items():
+        if batches:
+            _take_batches(parts[partition], batches, may_renew=may_renew)
+        await turns.did(1 + len(batches))
+
+
+def _take_batches(part: _Part, batches: Sequence[AcknowledgementBatch], *, may_renew: bool) -> None:
     part.is_acknowledged = True
     if part.is_failed:
         part.row.acknowledge_error_code = part.row.error_code
@@ -271,24 +304,27 @@ async def _begin_by_time(
 ) -> None:
     """Look up the start offsets of a group that begins at some time, for partitions that are new to the session."""
     seconds = services.groups.configs.reset_seconds(member.group_id)
-    new = [
-        part
-        for part in parts
-        if part.acquirable is not None and part.acquirable.is_new and not part.is_failed
-    ]
-    if seconds is None or not new:
+    if seconds is None:
+        return
+    new = await _those(parts, _is_new)
+    if not new:
         return
     since_ms = services.clock.wall_ms() - round(seconds * 1000)
     topics: dict[str, ListOffsetsTopic] = {}
-    for part in new:
+    turns = Turns(PARTITIONS_IN_A_TURN)
+    async for part in turns.over(new):
         assert part.topic is not None, "it did not fail"
         topic = topics.setdefault(part.topic.topic.name, ListOffsetsTopic(part.topic.topic.name))
         topic.partitions.append(
             ListOffsetsPartition(part.topic_partition.partition, timestamp=max(since_ms, 0))
         )
     answer = await list_offsets.handle(services, context, ListOffsetsRequest(topics=list(topics.values())))
-    found = {(topic.name, row.partition_index): row for topic in answer.topics for row in topic.partitions}
-    for part in new:
+    found = {
+        (topic.name, row.partition_index): row
+        for topic in answer.topics
+        async for row in turns.over(topic.partitions)
+    }
+    async for part in turns.over(new):
         assert part.topic is not None, "as above"
         row = found[part.topic.topic.name, part.topic_partition.partition]
         part.row.error_code = _code_of_read(row.error_code)
@@ -299,8 +335,8 @@ async def _serve(
     services: Services, request: ShareFetchRequest, member: _Member, parts: list[_Part]
 ) -> Grant | None:
     """Serve all partitions that can be served. Return the memory taken for records, if any."""
-    able = [part for part in parts if not part.is_failed and _has_work(part, member)]
-    fetched = [part for part in able if part.acquirable is not None and _fetches(request)]
+    able = await _those(parts, lambda part: not part.is_failed and _has_work(part, member))
+    fetched = await _those(able, lambda part: part.acquirable is not None) if _fetches(request) else []
     deadline = services.clock.monotonic() + _wait_s(request)
     for number in range(MAX_ROUNDS):
         remaining_s = max(0.0, deadline - services.clock.monotonic())
@@ -312,18 +348,31 @@ async def _serve(
             wait_s=remaining_s if number else 0.0,
         )
         try:
-            if number == 0 or any(_has_read(part) for part in fetched):
+            if number == 0 or await _those(fetched, _has_read):
                 await _ask(services, request, member, able, is_first=number == 0)
+            if await _those(fetched, lambda part: part.row.acquired_records):
+                return grant
         except BaseException:
             release(grant)
             raise
-        if any(part.row.acquired_records for part in fetched):
-            return grant
         release(grant)
-        is_failed = any(part.is_failed for part in fetched)
+        is_failed = bool(await _those(fetched, lambda part: part.is_failed))
         if not fetched or is_failed or services.clock.monotonic() >= deadline:
             break
     return None
+
+
+async def _those(parts: Sequence[_Part], is_such: Callable[[_Part], object]) -> list[_Part]:
+    """Return the partitions that are such; looked for in turns."""
+    found: list[_Part] = []
+    async for some in Turns(PARTITIONS_IN_A_TURN).parts(parts):
+        found += filter(is_such, some)
+    return found
+
+
+def _is_new(part: _Part) -> bool:
+    """Whether it can be served, and nothing of it was ever available to the session."""
+    return part.acquirable is not None and part.acquirable.is_new and not part.is_failed
 
 
 def _wait_s(request: ShareFetchRequest) -> float:
@@ -343,7 +392,8 @@ async def _read(
     services: Services, request: ShareFetchRequest, member: _Member, fetched: list[_Part], wait_s: float
 ) -> Grant | None:
     """Read the available records. Each partition may use the whole request's limits. Wait if there are none yet."""
-    for part in fetched:
+    turns = Turns(PARTITIONS_IN_A_TURN)
+    async for part in turns.over(fetched):
         part.read = None
         if part.acquirable is not None and part.acquirable.available is not None:
             part.read = _planned(
@@ -359,9 +409,13 @@ async def _read(
         return None
     bounds = FetchRequest(max_wait_ms=round(wait_s * 1000), min_bytes=1, max_bytes=request.max_bytes)
     grant = await fill(services, bounds, reads)
-    for part in fetched:
-        if part.acquirable is not None and part.read is not None:
-            part.acquirable.is_hole = _is_hole(part.read)
+    try:
+        async for part in turns.over(fetched):
+            if part.acquirable is not None and part.read is not None:
+                part.acquirable.is_hole = _is_hole(part.read)
+    except BaseException:
+        release(grant)
+        raise
     return grant
 
 
@@ -407,8 +461,9 @@ async def _ask(
     services: Services, request: ShareFetchRequest, member: _Member, able: list[_Part], *, is_first: bool
 ) -> None:
     """Ask the sequencer: in the first round about all partitions, then about those of which something was read."""
-    asking = [part for part in able if is_first or _has_read(part)]
-    works = _works(request, member, asking)
+    asking = able if is_first else await _those(able, _has_read)
+    works = await _works(request, member, asking)
+    turns = Turns(COUNTED_IN_A_TURN)
     for some in _chunks(list(zip(asking, works, strict=True))):
         share = ShareRequest(
             member.group_id,
@@ -431,6 +486,7 @@ async def _ask(
                         records=outcome.refused,
                     )
                 )
+        async for (part, work), outcome in turns.over(list(zip(some, answer.partitions, strict=True))):
             _count(services.telemetry, part, work, outcome)
 
 
@@ -439,11 +495,11 @@ def _chunks(works: list[tuple[_Part, ShareWork]]) -> Iterator[list[tuple[_Part, 
     return in_groups(works, lambda work: edges_of(work[1]), MAX_EDGES, MAX_WORKS)
 
 
-def _works(request: ShareFetchRequest, member: _Member, parts: list[_Part]) -> list[ShareWork]:
+async def _works(request: ShareFetchRequest, member: _Member, parts: list[_Part]) -> list[ShareWork]:
     """Return the work for each partition. `max_records` goes to the first partitions that have records."""
     left = request.max_records
     works: list[ShareWork] = []
-    for part in parts:
+    async for part in Turns(PARTITIONS_IN_A_TURN).over(parts):
         acquire = None
         if part.read is not None and part.read.read_bytes and left > 0:
             assert part.acquirable is not None and part.acquirable.available is not None, (
@@ -508,12 +564,14 @@ def _count(telemetry: AgentTelemetry, part: _Part, work: ShareWork, outcome: Sha
             telemetry.share_acknowledged.labels(kind.name.lower()).inc(length)
 
 
-def _response(request: ShareFetchRequest, member: _Member, parts: Iterable[_Part]) -> ShareFetchResponse:
+async def _response(
+    request: ShareFetchRequest, member: _Member, parts: Sequence[_Part]
+) -> ShareFetchResponse:
     """Return all partitions in a session's first answer, then only those with records, errors or acknowledgements."""
     response = ShareFetchResponse(acquisition_lock_timeout_ms=member.limits.lock_ms)
     is_whole = request.share_session_epoch == INITIAL_EPOCH
     topics: dict[Any, ShareFetchableTopicResponse] = {}
-    for part in parts:
+    async for part in Turns(PARTITIONS_IN_A_TURN).over(parts):
         row, topic_id = part.row, part.topic_partition.topic_id
         if row.acquired_records and part.topic_partition in member.session.partitions:
             member.session.partitions.move_to_end(part.topic_partition)
@@ -539,31 +597,31 @@ async def acknowledge(
             raise GroupRefusal(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "ShareFetch opens sessions")
         key = request.group_id or "", request.member_id or ""
         member = _member_of(services, request, services.share_sessions.turn(key, request.share_session_epoch))
-        named = _named(request)
+        named = await _named(request, Turns(PARTITIONS_IN_A_TURN))
         partitions = [*named, *(member.session.partitions if member.is_final else ())]
         parts = await _parts_of(services, context, "ShareAcknowledge", dict.fromkeys(partitions))
-        for partition, batches in named.items():
-            _take_acknowledged(parts[partition], batches, may_renew=request.is_renew_ack)
-        able = [part for part in parts.values() if not part.is_failed and _has_work(part, member)]
+        await _take_acknowledged(parts, named, may_renew=request.is_renew_ack)
+        able = await _those(list(parts.values()), lambda part: not part.is_failed and _has_work(part, member))
         await _ask(services, ShareFetchRequest(), member, able, is_first=True)
     except GroupRefusal as refused:
         return ShareAcknowledgeResponse(error_code=refused.code, error_message=str(refused))
     except EXPECTED as error:
         return ShareAcknowledgeResponse(error_code=code_of(error), error_message=str(error))
-    response = _acknowledged(request, parts)
+    response = await _acknowledged(request, parts)
     if context.api_version >= FIRST_VERSION_OF_LOCK_TIMEOUT:
         response.acquisition_lock_timeout_ms = member.limits.lock_ms
     return response
 
 
-def _acknowledged(
+async def _acknowledged(
     request: ShareAcknowledgeRequest, parts: dict[TopicPartition, _Part]
 ) -> ShareAcknowledgeResponse:
     response = ShareAcknowledgeResponse()
-    for topic in request.topics:
+    turns = Turns(PARTITIONS_IN_A_TURN)
+    async for topic in turns.over(request.topics):
         rows = [
             parts[TopicPartition(topic.topic_id, partition.partition_index)].row
-            for partition in topic.partitions
+            async for partition in turns.over(topic.partitions)
         ]
         response.responses.append(
             AcknowledgedTopic(

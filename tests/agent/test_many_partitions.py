@@ -25,6 +25,17 @@ from tailrace.kafka.messages.offset_commit import (
 )
 from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tailrace.kafka.messages.share_acknowledge import (
+    AcknowledgePartition,
+    AcknowledgeTopic,
+    ShareAcknowledgeRequest,
+)
+from tailrace.kafka.messages.share_fetch import (
+    AcknowledgementBatch,
+    ShareFetchPartition,
+    ShareFetchRequest,
+    ShareFetchTopic,
+)
 from tailrace.kafka.source_writer import STEP
 from tests.agent.test_produce_fast_path import VERSION, Client, idempotent
 from tests.support.agents import AgentBench, agent_bench, batch, codes, settle
@@ -164,6 +175,39 @@ async def test_positions_of_190_000_groups_and_topics_with_190_000_ids_are_looke
         topics = [MetadataRequestTopic(UUID(int=number), name=None) for number in range(1_000_000, 1_190_000)]
         metadata = await asked(bench, ApiKey.METADATA, 12, MetadataRequest(topics=topics))
         assert codes(metadata.topics) == [ErrorCode.UNKNOWN_TOPIC_ID] * len(topics)
+
+
+@least_of_three
+async def test_100_000_partitions_of_a_share_session_leave_the_loop_to_others() -> None:
+    async with agent_bench() as bench:
+        topics = await topics_of(bench)
+        member = {"group_id": "g", "member_id": "m"}
+        batches = [AcknowledgementBatch(5, 5, [1])]
+
+        def share_fetch(epoch: int, named: list[ShareFetchTopic]) -> ShareFetchRequest:
+            return ShareFetchRequest(
+                **member, share_session_epoch=epoch, max_bytes=1 << 20, max_records=500, topics=named
+            )
+
+        opening = [
+            ShareFetchTopic(each.topic_id, [ShareFetchPartition(p) for p in OF_EACH]) for each in topics
+        ]
+        opened = await asked(bench, ApiKey.SHARE_FETCH, 1, share_fetch(0, opening))
+        assert [codes(each.partitions) for each in opened.responses] == [[0] * len(OF_EACH)] * TOPICS
+        half = OF_EACH[: len(OF_EACH) // 2]
+        saying = [
+            ShareFetchTopic(each.topic_id, [ShareFetchPartition(p, batches) for p in half]) for each in topics
+        ]
+        again = await asked(bench, ApiKey.SHARE_FETCH, 1, share_fetch(1, saying))
+        assert sum(len(each.partitions) for each in again.responses) == TOPICS * len(half)
+        named = [
+            AcknowledgeTopic(each.topic_id, [AcknowledgePartition(p, batches) for p in half])
+            for each in topics
+        ]
+        acknowledging = ShareAcknowledgeRequest(**member, share_session_epoch=2, topics=named)
+        answer = await asked(bench, ApiKey.SHARE_ACKNOWLEDGE, 1, acknowledging)
+        refused = [ErrorCode.INVALID_RECORD_STATE] * len(half)
+        assert [codes(each.partitions) for each in answer.responses] == [refused] * TOPICS
 
 
 MANY = STEP + PARTITIONS_IN_A_TURN

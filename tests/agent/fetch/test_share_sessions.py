@@ -7,6 +7,7 @@ from uuid import UUID
 from agent.fetch.share_sessions import MAX_OF_CONNECTION, ShareSession, ShareSessions
 from tailrace.ids import TopicPartition
 from tailrace.kafka.error_codes import ErrorCode
+from tailrace.turns import at_once
 from tests.support.clocks import SeededEntropy
 
 PLACES = [TopicPartition(UUID(int=1), number) for number in range(3)]
@@ -16,7 +17,7 @@ FULL = ErrorCode.SHARE_SESSION_LIMIT_REACHED
 def opened(
     sessions: ShareSessions, member: str, connection: object, epoch: int = 0
 ) -> ShareSession | ErrorCode:
-    return sessions.fetch(("g", member), epoch, PLACES, [], connection)
+    return at_once(sessions.fetch(("g", member), epoch, PLACES, [], connection))
 
 
 def test_the_sessions_of_a_connection_end_with_it() -> None:
@@ -58,3 +59,14 @@ def test_a_connection_has_few_sessions() -> None:
 
     assert answers[-1] is FULL
     assert len(sessions) == MAX_OF_CONNECTION
+
+
+def test_a_session_that_ends_while_its_partitions_are_added_is_not_found_and_not_counted() -> None:
+    sessions = ShareSessions(2, SeededEntropy(1))
+    adding = sessions.fetch(("g", "a"), 0, PLACES, [], "one")
+    assert next(adding) == len(PLACES)
+
+    sessions.end_of("one")
+
+    assert at_once(adding) is ErrorCode.SHARE_SESSION_NOT_FOUND
+    assert sessions._partition_count == len(sessions) == 0
