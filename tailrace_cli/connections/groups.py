@@ -85,43 +85,28 @@ async def describe_group(coordinator: KafkaClient, group: str) -> ShownGroup:
     ):
         (described,) = (await coordinator.ask(request)).groups
         if described.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
-            _check_described(described, group)
-            members = [
-                ShownMember(
-                    member_id=member.member_id,
-                    instance_id=getattr(member, "instance_id", None),
-                    client_id=member.client_id,
-                    host=member.client_host,
-                    assigned=_assigned(member.assignment.topic_partitions),
-                )
-                for member in described.members
-            ]
-            return ShownGroup(
-                group=group,
-                kind=kind,
-                state=described.group_state,
-                protocol=described.assignor_name,
-                members=members,
-            )
+            return _shown(group, kind, described)
     (described,) = (await coordinator.ask(DescribeGroupsRequest([group]))).groups
-    _check_described(described, group)
+    return _shown(group, CLASSIC, described)
+
+
+def _shown(group: str, kind: str, described: Any) -> ShownGroup:
+    check(described.error_code, described.error_message, f"group {group!r}")
+    is_classic = kind == CLASSIC
     members = [
         ShownMember(
             member_id=member.member_id,
-            instance_id=member.group_instance_id,
+            instance_id=getattr(member, "group_instance_id" if is_classic else "instance_id", None),
             client_id=member.client_id,
             host=member.client_host,
-            assigned=_assigned_by_leader(described.protocol_type, bytes(member.member_assignment)),
+            assigned=_assigned_by_leader(described.protocol_type, bytes(member.member_assignment))
+            if is_classic
+            else _assigned(member.assignment.topic_partitions),
         )
         for member in described.members
     ]
-    return ShownGroup(
-        group=group,
-        kind=CLASSIC,
-        state=described.group_state,
-        protocol=described.protocol_data,
-        members=members,
-    )
+    protocol = described.protocol_data if is_classic else described.assignor_name
+    return ShownGroup(group=group, kind=kind, state=described.group_state, protocol=protocol, members=members)
 
 
 async def kind_of(coordinator: KafkaClient, group: str) -> str:
@@ -132,10 +117,6 @@ async def kind_of(coordinator: KafkaClient, group: str) -> str:
         if refused.code == ErrorCode.GROUP_ID_NOT_FOUND:
             return CLASSIC
         raise
-
-
-def _check_described(described: Any, group: str) -> None:
-    check(described.error_code, described.error_message, f"group {group!r}")
 
 
 def _assigned(topics: Iterable[Any]) -> list[str]:
