@@ -27,7 +27,6 @@ from tailrace.batches.record_batch import (
     framed,
     read_header,
 )
-from tailrace.batches.records import InvalidRecords
 from tailrace.buffers import Buffer
 from tailrace.ids import TopicPartition
 from tailrace.parquet_object.decode import UnpackedBatch, decode_batches, unpack
@@ -320,13 +319,3 @@ def _stored_header(batch: SourceBatch) -> tuple[BatchHeader, bytes]:
     head, rest = framed(data, batch.base_offset, batch.leader_epoch)
     header_bytes = b"".join((head, rest[: HEADER_BYTES - len(head)]))
     return read_header(header_bytes), header_bytes
-
-
-__all__ = [
-    "ROW_GROUP_BYTES",
-    "InvalidRecords",
-    "SourceBatch",
-    "SourceRun",
-    "WrittenParquet",
-    "write_parquet",
-]

@@ -8,12 +8,11 @@ from tailrace.rpc.errors import (
     HelloRefused,
     LinkDown,
     NotConnected,
-    ProtocolViolation,
     RpcError,
 )
 from tailrace.rpc.frames import decode_body, encode_body
 from tailrace.rpc.hello import ClusterIdentity, KnownCluster
-from tailrace.rpc.link import Link, Receiver, RpcConnection, TcpLink, join_address, split_address
+from tailrace.rpc.link import Link, TcpLink
 from tailrace.rpc.security import RpcSecurity
 from tailrace.rpc.server import RpcServer
 
@@ -27,16 +26,11 @@ __all__ = [
     "Link",
     "LinkDown",
     "NotConnected",
-    "ProtocolViolation",
-    "Receiver",
     "RpcClient",
     "RpcError",
     "RpcSecurity",
     "RpcServer",
     "TcpLink",
-    "RpcConnection",
     "decode_body",
     "encode_body",
-    "join_address",
-    "split_address",
 ]

@@ -87,7 +87,8 @@ from sequencer.engine.committer import Committer
 from sequencer.rpc_handler import RpcHandler
 from sequencer.store.sql.store import SqlRowStore
 from tailrace.batches.mixed_object import BatchCoordinates
-from tailrace.rpc import Link, Receiver, RpcConnection, RpcSecurity, RpcServer
+from tailrace.rpc import Link, RpcSecurity, RpcServer
+from tailrace.rpc.link import Receiver, RpcConnection
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.memory_rows import MemoryRowStore
 

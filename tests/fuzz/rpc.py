@@ -17,7 +17,8 @@ import msgspec
 
 from cache.peer import ChunkAnswer, ChunkRequest
 from sequencer.methods import METHODS
-from tailrace.rpc import KnownCluster, ProtocolViolation, RpcSecurity, RpcServer
+from tailrace.rpc import KnownCluster, RpcSecurity, RpcServer
+from tailrace.rpc.errors import ProtocolViolation
 from tailrace.rpc.frames import Failure, Header, decode_body, decode_frame, encode_body, encode_frame
 from tailrace.rpc.hello import Accepted, ClusterIdentity, Hello, Proof, Welcome, check_welcome, make_hello
 from tailrace.rpc.link import FrameProtocol

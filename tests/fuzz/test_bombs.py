@@ -20,7 +20,7 @@ from tailrace.batches.records import InvalidRecords, decode_records, keyless_rec
 from tailrace.kafka import MalformedRequest, decode_request, encode_request
 from tailrace.kafka.apis import APIS
 from tailrace.parquet_object.header import InvalidParquetObject, unpack_header
-from tailrace.rpc import ProtocolViolation
+from tailrace.rpc.errors import ProtocolViolation
 from tailrace.rpc.frames import decode_body, decode_frame
 from tailrace.rpc.hello import Hello
 from tests.tailrace.kafka.message_samples import declared

@@ -26,20 +26,18 @@ from tailrace.rpc import (
     HelloRefused,
     KnownCluster,
     LinkDown,
-    ProtocolViolation,
     RpcClient,
     RpcSecurity,
     RpcServer,
     TcpLink,
     decode_body,
     encode_body,
-    join_address,
-    split_address,
 )
 from tailrace.rpc.client import following
+from tailrace.rpc.errors import ProtocolViolation
 from tailrace.rpc.frames import LENGTH, Header, decode_frame, encode_frame
 from tailrace.rpc.hello import HELLO, make_hello
-from tailrace.rpc.link import FrameProtocol
+from tailrace.rpc.link import FrameProtocol, join_address, split_address
 from tailrace.rpc.liveness import PeerLiveness
 from tailrace.rpc.pending_hellos import PendingHellos
 from tests.support.clocks import ManualClock, SeededEntropy

@@ -20,16 +20,14 @@ from tailrace.rpc import (
     HelloRefused,
     KnownCluster,
     LinkDown,
-    ProtocolViolation,
-    Receiver,
     RpcClient,
-    RpcConnection,
     RpcSecurity,
     RpcServer,
     TcpLink,
     decode_body,
     encode_body,
 )
+from tailrace.rpc.errors import ProtocolViolation
 from tailrace.rpc.exposure import is_private
 from tailrace.rpc.frames import LENGTH, Failure, Frame, Header, decode_frame, encode_frame
 from tailrace.rpc.hello import (
@@ -44,6 +42,7 @@ from tailrace.rpc.hello import (
     make_hello,
     spoken_versions,
 )
+from tailrace.rpc.link import Receiver, RpcConnection
 from tailrace.rpc.loaded_security import LoadedSecurity, SecurityFiles
 from tailrace.rpc.security import MAC_BYTES, FrameSigner, FrameVerifier
 from tailrace.security.credentials import BadCredential
