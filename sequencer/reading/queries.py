@@ -67,9 +67,9 @@ from sequencer.store.state import COMMIT_NUMBER, HotState
 from sequencer.store.sums import statistics_of
 from tailrace.turns import Turns
 
-PARTITIONS_AT_ONCE = 32
+PARTITIONS_AT_ONCE = 64
 """Partitions whose runs one query looks up. Each gets an equal share of the budget in the answer."""
-LEAST_RUNS = 64
+LEAST_RUNS = 32
 LEAST_BYTES = 1 << 16
 """Least share of a partition, so that a large range is not read in tiny steps."""
 LOOK_UPS_AT_ONCE = 4

@@ -502,7 +502,7 @@ def _put_producers(draft: Draft, topic_id: UUID, number: int, assigned: Assignme
             partition=number,
             producer_id=producer_id,
             producer_epoch=state.epoch,
-            recent=[*state.recent],
+            recent=state.recent,  # its own list, which nothing changes after the run's checks
             last_timestamp=last_timestamp,
             updated_ms=now_ms,
         )

@@ -448,9 +448,9 @@ class Draft:
         assert self._parent is None, "sums are of the whole draft"
         for key, row in self.changes.by_kind.get(ObjectRow, {}).items():
             self.sum_deltas.object(self.objects.get(cast("UUID", key[0])), cast("ObjectRow | None", row))
-        recent = self.durable.recent[ProducerRow]
+        recent = self.durable.recent[ProducerRow].get
         for key, row in self.changes.by_kind.get(ProducerRow, {}).items():
-            if row is None or key not in recent:
+            if row is None or recent(key) is None:
                 self.sum_deltas.producer(self._durable_row(ProducerRow, key), row)
         for name, by in self.sum_deltas.by_name.items():
             if by:

