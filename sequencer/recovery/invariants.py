@@ -64,34 +64,35 @@ def check_partition(state: HotState, key: tuple[UUID, int], runs: Sequence[RunRo
     name = partition_name(state, *key)
     row = state.get(PartitionRow, *key)
     if row is None:
-        return (
-            [Finding("unknown_partition", name, f"{len(runs)} runs of a partition that has no row")]
-            if runs
-            else []
-        )
+        unknown = Finding("unknown_partition", name, f"{len(runs)} runs of a partition that has no row")
+        return [unknown] if runs else []
     if state.get(TopicRow, row.topic_id) is None:
         return []  # deleted: its runs are being removed
     runs = [run for run in runs if run.base_offset < row.end_offset]
-    findings = list(_check_bounds(name, row, runs))
-    findings += _check_tiling(name, row, runs)
+    newest_commit = state.counter(COMMIT_NUMBER)
+    return [
+        *_check_bounds(name, row, runs),
+        *_check_tiling(name, row, runs),
+        *(finding for run in runs for finding in _check_run(name, run, newest_commit)),
+        *_check_running_maximum(name, row, runs),
+        *_check_transactions_on(state, name, row, runs),
+    ]
+
+
+def _check_running_maximum(name: str, row: PartitionRow, runs: Sequence[RunRow]) -> Iterator[Finding]:
     running = -1
     for run in runs:
-        findings += _check_run(name, run, state.counter(COMMIT_NUMBER))
         if run.running_max_timestamp < max(running, run.max_timestamp):
-            findings.append(
-                Finding(
-                    "running_maximum",
-                    f"{name} at {run.base_offset}",
-                    f"running maximum {run.running_max_timestamp}, own {run.max_timestamp}, before it {running}",
-                )
+            yield Finding(
+                "running_maximum",
+                f"{name} at {run.base_offset}",
+                f"running maximum {run.running_max_timestamp}, own {run.max_timestamp}, before it {running}",
             )
         running = max(running, run.running_max_timestamp)
     if running > row.running_max_timestamp:
-        findings.append(
-            Finding("running_maximum", name, f"{row.running_max_timestamp} in its row, {running} in its runs")
+        yield Finding(
+            "running_maximum", name, f"{row.running_max_timestamp} in its row, {running} in its runs"
         )
-    findings += _check_transactions_on(state, name, row, runs)
-    return findings
 
 
 def _check_bounds(name: str, row: PartitionRow, runs: Sequence[RunRow]) -> Iterator[Finding]:
