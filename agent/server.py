@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import structlog
@@ -39,6 +38,7 @@ from agent.long_work import LongWork
 from agent.memory_budget import MemoryBudget
 from agent.neighbour import METHOD as PING
 from agent.neighbour import NeighbourWatch
+from agent.options import AgentOptions, package_version
 from agent.produce.current_transactions import CurrentTransactions
 from agent.produce.lane import CLOSE_SESSION_SECONDS, Lane
 from agent.produce.lanes import Lanes
@@ -49,7 +49,6 @@ from agent.quotas.precedence import book_of
 from agent.quotas.quotas import Quotas
 from agent.security.http_login import HttpLogin
 from agent.security.listener_contexts import ClientSecurity
-from agent.security.listeners import Listener, SecurityProtocol
 from agent.services import Services
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
@@ -73,7 +72,6 @@ from tailrace.rpc import (
     ClusterIdentity,
     KnownCluster,
     RpcClient,
-    RpcSecurity,
     RpcServer,
     TcpLink,
     decode_body,
@@ -99,49 +97,6 @@ DRAIN_CUT_SECONDS = 0.2
 DRAIN_MARGIN_SECONDS = 20.0
 """A drain ends within `drain_ms` plus this margin: eight more parts, each cancelled if it takes too long."""
 PEER_GRACE_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class AgentOptions:
-    """Where an agent listens and how others reach it. Port 0 binds a free port; `advertise_port` 0 advertises the bound
-    port. `listen_*` and `advertise_*` describe the only listener if `clients` names none.
-
-    If `peer_port` is None, the agent serves no peers and owns no chunks for others.
-    """
-
-    listen_host: str = "127.0.0.1"
-    listen_port: int = 9092
-    advertise_host: str = ""
-    advertise_port: int = 0
-    zone: str = ""
-    peer_host: str = "127.0.0.1"
-    peer_port: int | None = None
-    peer_advertise_host: str = ""
-    http_port: int = 0
-    max_rpc_connections: int = 4096
-    rpc: RpcSecurity = field(default_factory=RpcSecurity)
-    clients: ClientSecurity = field(default_factory=ClientSecurity)
-
-    @property
-    def listeners(self) -> tuple[Listener, ...]:
-        """The listeners of `clients`; if it names none, a single listener without a name."""
-        plain = Listener(
-            name="",
-            protocol=SecurityProtocol.PLAINTEXT,
-            host=self.listen_host,
-            port=self.listen_port,
-            advertise_host=self.advertise_host,
-            advertise_port=self.advertise_port,
-        )
-        return self.clients.listeners or (plain,)
-
-
-def package_version() -> str:
-    """Return the version of the installed tailrace package, "0" if there is none."""
-    try:
-        return version("tailrace")
-    except PackageNotFoundError:
-        return "0"
 
 
 class Agent:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from agent.server import package_version
+from agent.options import package_version
 from sequencer.api.interface import Sequencer
 from sequencer.api.topics import MetadataRequest
 from sequencer.metrics import SequencerMetrics

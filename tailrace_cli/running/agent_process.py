@@ -17,8 +17,9 @@ import structlog
 from agent.gateway.settings import GatewaySettings
 from agent.gateway.telemetry import GatewayTelemetry
 from agent.http import AgentPages
+from agent.options import AgentOptions, package_version
 from agent.security.listener_contexts import ClientSecurity
-from agent.server import Agent, AgentOptions, package_version
+from agent.server import Agent
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
 from agent.telemetry_observers import CacheMetrics, StoreMetrics

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import structlog
 
-from agent.server import package_version
+from agent.options import package_version
 from agent.telemetry_observers import StoreMetrics
 from sequencer.api.errors import InvalidConfig
 from sequencer.http import SequencerPages

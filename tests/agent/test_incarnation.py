@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from agent.server import Agent, AgentOptions
+from agent.options import AgentOptions
+from agent.server import Agent
 from agent.settings import AgentSettings
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings

@@ -10,8 +10,9 @@ from typing import Any, cast
 
 import pytest
 
+from agent.options import AgentOptions
 from agent.produce.active_buffer import BufferedBatch
-from agent.server import DRAIN_MARGIN_SECONDS, Agent, AgentOptions
+from agent.server import DRAIN_MARGIN_SECONDS, Agent
 from agent.settings import AgentSettings
 from sequencer.api.agents import AgentRef
 from sequencer.api.errors import SequencerUnavailable

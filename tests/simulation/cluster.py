@@ -16,7 +16,8 @@ from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 from agent.connection import KafkaConnection
-from agent.server import Agent, AgentOptions
+from agent.options import AgentOptions
+from agent.server import Agent
 from agent.settings import AgentSettings
 from cache.disk import DiskTier
 from cache.settings import CacheSettings

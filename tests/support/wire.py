@@ -13,8 +13,9 @@ from unittest.mock import patch
 from structlog.testing import capture_logs
 
 import sequencer.store.sql.sqlite as sqlite_module
+from agent.options import AgentOptions
 from agent.security.listener_contexts import ClientSecurity
-from agent.server import Agent, AgentOptions
+from agent.server import Agent
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
 from agent.telemetry_observers import StoreMetrics
