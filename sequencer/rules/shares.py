@@ -65,6 +65,8 @@ KEPT_ANSWERS = 8
 """Answers kept per partition, for retries."""
 SPANS_AS_A_STEP = 20
 """The number of spans that cost as much as one run of a commit."""
+MAX_OFFSETS = 1_000
+"""The most positions in a page: the state of each partition is examined for its lag."""
 OFFSET_BYTES = 48
 SPAN_BYTES = 100
 """A span takes no bytes of an answer, but as much time: a page examines at most 10,000 spans, or one partition."""
@@ -297,7 +299,7 @@ def _closed(state: SharePartition, row: ShareRow, now_ms: int, answered: Sequenc
 
 def share_offsets(state: HotState, request: ShareOffsetsRequest) -> ShareOffsets:
     """Return a page of the group's positions in the partitions that it has read."""
-    budget = PageBudget()
+    budget = PageBudget(MAX_OFFSETS)
     offsets: list[ShareOffset] = []
     for key in state.shares_of.get(request.group_id, NO_PARTITION_KEYS).after(request.after):
         _, topic_id, number = key

@@ -15,6 +15,15 @@ from sequencer.api.topics import Topic
 from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.kafka import ApiKey, decode_response, encode_request
 from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.alter_share_group_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareOffsetsPartition,
+    AlterShareOffsetsTopic,
+)
+from tailrace.kafka.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareOffsetsGroup,
+)
 from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from tailrace.kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -208,6 +217,22 @@ async def test_100_000_partitions_of_a_share_session_leave_the_loop_to_others() 
         answer = await asked(bench, ApiKey.SHARE_ACKNOWLEDGE, 1, acknowledging)
         refused = [ErrorCode.INVALID_RECORD_STATE] * len(half)
         assert [codes(each.partitions) for each in answer.responses] == [refused] * TOPICS
+
+
+@least_of_three
+async def test_a_share_groups_positions_in_19_000_partitions_are_set_and_described_in_turns() -> None:
+    async with agent_bench() as bench:
+        topics = await topics_of(bench)
+        wanted = [
+            AlterShareOffsetsTopic(each.name, [AlterShareOffsetsPartition(p, 0) for p in OF_EACH[:9_500]])
+            for each in topics[:2]
+        ]
+        altering = AlterShareGroupOffsetsRequest("g", wanted)
+        altered = await asked(bench, ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, altering)
+        assert [codes(each.partitions) for each in altered.responses] == [[0] * 9_500] * 2
+        describing = DescribeShareGroupOffsetsRequest([DescribeShareOffsetsGroup("g", None)])
+        described = await asked(bench, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, describing)
+        assert [len(each.partitions) for each in described.groups[0].topics] == [9_500] * 2
 
 
 MANY = STEP + PARTITIONS_IN_A_TURN
