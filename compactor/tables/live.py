@@ -188,6 +188,26 @@ def _first_row_at(header: ParquetHeader, run: ParquetRun, offset: int) -> int:
     return row
 
 
+def cuts_sparse_batch(header: ParquetHeader, topic_id: UUID, ranges: Iterable[LiveRange]) -> bool:
+    """Whether a log start is inside a batch that has lost records. Then `live_rows` has all rows of the batch, because
+    only the rows themselves tell which offsets are left."""
+    starts = [(live.partition, live.start) for live in ranges]
+    for run in header.runs:
+        if run.topic_id != topic_id:
+            continue
+        inside = [
+            start
+            for partition, start in starts
+            if partition == run.partition and run.base_offset < start < run.end_offset
+        ]
+        for batch in range(run.first_batch, run.first_batch + run.batch_count if inside else 0):
+            batch_header = read_header(header.batch_headers, batch * HEADER_BYTES)
+            first, end = batch_header.base_offset, batch_header.end_offset
+            if end - first != header.record_counts[batch] and any(first < start < end for start in inside):
+                return True
+    return False
+
+
 async def read_footer(store: ObjectStore, described: ObjectDescription) -> ParquetIndex:
     """Read a file's index. Raises StoreError, InvalidParquetObject."""
     tail = await store.get_range(described.key, described.index_start, described.size - described.index_start)

@@ -27,6 +27,7 @@ from compactor.tables.live import (
     LiveFile,
     LiveRange,
     TopicFiles,
+    cuts_sparse_batch,
     dead_rows,
     list_live_files,
     live_rows,
@@ -327,7 +328,7 @@ class TableSync:
         index = await read_footer(self._store, described)
         live = live_rows(index.header, topic_id, file.live.ranges)
         dead = dead_rows(index.header, live)
-        if file.is_partial and dead:
+        if (file.is_partial and dead) or cuts_sparse_batch(index.header, topic_id, file.live.ranges):
             dead = await dead_rows_of_part(self._store, file)
         path, deletes = self._path_of(file.key), deletes_of(file)
         is_named = bool(live) or file.is_derived

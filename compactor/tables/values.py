@@ -240,7 +240,7 @@ async def stored_file(store: ObjectStore, key: str) -> StoredFile:
 
 
 async def dead_rows_of_part(store: ObjectStore, file: TableFile) -> list[RowRange]:
-    """Return the rows of a derived file whose offsets are not live. Raises StoreError."""
+    """Return the rows of a file whose offsets are not live, by the offsets of its rows. Raises StoreError."""
     data = pa.BufferReader(await store.get(file.key))
     rows = pq.read_table(data, columns=["partition", "offset"])
     partitions, offsets = rows["partition"].to_numpy(), rows["offset"].to_numpy()

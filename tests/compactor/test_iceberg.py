@@ -41,9 +41,11 @@ from sequencer.api.values import Empty
 from sequencer.collector import collect
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
+from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.object_store.folder import FolderStore
 from tailrace.object_store.open import object_url
 from tailrace.parquet_object.schema import GREATEST_TIME_MS, LEAST_TIME_MS
+from tests.compactor.test_erasure import erased
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import T0, Log, batch_of, compacted_here
 from tests.support.memory_rows import MemoryRowStore
@@ -252,6 +254,24 @@ async def test_a_catalog_on_postgresql_names_the_same(tmp_path: Path, database: 
         await world.delete_below(0, 2)
         await world.sync()
         assert world.rows() == expected((0, 2, 5))
+
+
+async def test_deleted_records_of_a_batch_that_lost_others_before_leave_the_table(tmp_path: Path) -> None:
+    async with opened(tmp_path, 1) as world:
+        keys = [b"a", b"b", b"c", b"b", b"b", b"c", b"a", b"a"]
+        records = [NewRecord(key, b"v", ()) for key in keys]
+        await world.log.produce(("a", 0, encode_batch(records, timestamps=[T0] * len(keys))))
+        await compacted_here(world.log)
+        await world.sync()
+        await erased(world.log, b"b", name="a")
+        await world.sync()
+        assert world.rows() == [(0, offset) for offset in (0, 2, 5, 6, 7)]
+        await world.delete_below(0, 4)
+        await world.sync()
+        assert world.rows() == expected((0, 5, 8))
+        await world.delete_below(0, 7)
+        await world.sync()
+        assert world.rows() == expected((0, 7, 8))
 
 
 def test_a_rest_catalog_names_the_same_refuses_who_was_overtaken_and_forgets_the_table(
