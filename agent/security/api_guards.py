@@ -177,7 +177,7 @@ class OffsetFetchGuard:
             group.topics += refused_topics.get(group.group_id, []) if not group.error_code else []
         response.groups += [
             offset_fetch.OffsetFetchResponseGroup(group_id=row.group_id, error_code=DESCRIBE_GROUP.code)
-            for row in refused_groups
+            async for row in Turns(NAMES_IN_A_TURN).over(refused_groups)
         ]
         return response
 
@@ -286,7 +286,7 @@ class AddPartitionsGuard:
                     added.transactional_id,
                     [refusals.add_partitions(topic, self.needs[2].code) for topic in added.topics],
                 )
-                for added in request.transactions
+                async for added in Turns(NAMES_IN_A_TURN).over(request.transactions)
             ]
             return kind(error_code=self.needs[2].code, results_by_transaction=results)
         topics = request.v3_and_below_topics

@@ -20,6 +20,11 @@ from agent.tenants.tenant_handlers import tenant_handlers
 from sequencer.api.topics import Metadata, MetadataRequest
 from tailrace.kafka import ApiKey, encode_request
 from tailrace.kafka.apis import APIS
+from tailrace.kafka.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
 from tailrace.kafka.messages.delete_topics import DeleteTopicsRequest
 from tailrace.kafka.messages.find_coordinator import FindCoordinatorRequest
 from tailrace.kafka.messages.metadata import MetadataRequest as TopicsRequest
@@ -197,6 +202,26 @@ async def test_a_client_that_is_refused_20_000_names_leaves_the_loop_to_others(
         with measured_turns() as turns:
             reply = await asyncio.create_task(dispatch(memoryview(sent)[4:], client), name=key.name)
         assert sum(map(len, reply.parts or ())) > len(sent)
+        turns.check(HELD_SECONDS)
+
+
+@least_of_three
+async def test_a_client_that_is_refused_60_000_transactions_leaves_the_loop_to_others() -> None:
+    transactions = [
+        AddPartitionsToTxnTransaction(f"x{each}", topics=[AddPartitionsToTxnTopic("t", [0])])
+        for each in range(60_000)
+    ]
+    asked = AddPartitionsToTxnRequest(transactions)
+    sent = b"".join(encode_request(7, ApiKey.ADD_PARTITIONS_TO_TXN, 4, asked))
+    nobody_may = AclIndex([], ())
+
+    async with agent_bench() as bench:
+        client = connection()
+        client.access = Access("SASL", "10.0.0.1", "User:mallory", lambda: nobody_may)
+        dispatch = Dispatcher(bench.services, GUARDED, GUARDED_AT_ONCE)
+        with measured_turns() as turns:
+            reply = await asyncio.create_task(dispatch(memoryview(sent)[4:], client))
+        assert sum(map(len, reply.parts or ())) > 15 * len(transactions)
         turns.check(HELD_SECONDS)
 
 
