@@ -55,6 +55,7 @@ def translated(message: Any, replacements: Mapping[Entity, Replace]) -> Any:
 
 def translating(message: Any, replacements: Mapping[Entity, Replace]) -> Steps[Any]:
     """As `translated`, in steps of one structure or one list of names."""
+    yield 1
     changes: dict[str, Any] = {}
     changed: Any
     for name, entity, is_array in _name_fields(message.__class__):

@@ -10,6 +10,7 @@ import pytest
 
 from agent.groups.coordinator import MAX_POSITIONS
 from agent.handlers.accepted_batches import PARTITIONS_IN_A_TURN
+from agent.tenants.translation import translating
 from sequencer.api.groups import FetchOffsets
 from sequencer.api.topics import Topic
 from tailrace.batches.records import NewRecord, encode_batch
@@ -41,9 +42,12 @@ from tailrace.kafka.messages.share_acknowledge import (
 )
 from tailrace.kafka.messages.share_fetch import (
     AcknowledgementBatch,
+    ShareFetchableTopicResponse,
     ShareFetchPartition,
     ShareFetchRequest,
+    ShareFetchResponse,
     ShareFetchTopic,
+    SharePartitionData,
 )
 from tailrace.kafka.source_writer import STEP
 from tests.agent.test_produce_fast_path import VERSION, Client, idempotent
@@ -233,6 +237,12 @@ async def test_a_share_groups_positions_in_19_000_partitions_are_set_and_describ
         describing = DescribeShareGroupOffsetsRequest([DescribeShareOffsetsGroup("g", None)])
         described = await asked(bench, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, describing)
         assert [len(each.partitions) for each in described.groups[0].topics] == [9_500] * 2
+
+
+def test_a_tenants_answer_is_translated_in_steps_even_where_it_has_no_names() -> None:
+    partitions = [SharePartitionData(each) for each in range(1_000)]
+    answer = ShareFetchResponse(responses=[ShareFetchableTopicResponse(UUID(int=1), partitions)])
+    assert sum(1 for _ in translating(answer, {})) > len(partitions)
 
 
 MANY = STEP + PARTITIONS_IN_A_TURN
