@@ -39,9 +39,9 @@ from tailrace.security.acls import Operation, ResourceType
 from tailrace.turns import Turns, in_parts
 
 GROUPS_IN_A_TURN = 100
+"""Groups described in one turn of the loop, if nothing has to be waited for."""
 ALTERED_AT_ONCE = 2_000
 """Positions that are changed in one transaction."""
-"""Groups described in one turn of the loop, if nothing has to be waited for."""
 NO_TOPIC = "there is no such topic"
 FORGET = -1
 """As a start offset in a request to the sequencer: forget the partition. In an answer: the group has not read it."""
@@ -199,9 +199,8 @@ async def delete(
 async def _alter(services: Services, group_id: str, offsets: Sequence[ShareOffset]) -> list[ErrorCode]:
     """Change the positions, in several transactions if they are many: a client that gets an error repeats all."""
     codes: list[ErrorCode] = []
-    for some in in_parts(offsets, ALTERED_AT_ONCE) or (
-        offsets,
-    ):  # without offsets, the group is still checked
+    parts = in_parts(offsets, ALTERED_AT_ONCE) or (offsets,)  # without offsets, the group is still checked
+    for some in parts:
         answer = await services.sequencer.alter_share_offsets(AlterShareOffsets(group_id, list(some)))
         codes += [PARTITION_CODES[error] for error in answer.errors]
     return codes
