@@ -20,6 +20,7 @@ from pathlib import Path
 from agent.groups.assignors import Assignment
 from agent.groups.consumer_group import ConsumerAnswer, ConsumerHeartbeat
 from agent.groups.coordinator import GroupCoordinator
+from agent.groups.topic_names import TopicNames
 from bench.support.report import report
 from sequencer.api.groups import SaveGroup
 from sequencer.api.topics import CreateTopic
@@ -66,7 +67,7 @@ class GroupMember:
             await coordinator.consumer_heartbeat(
                 self.group_id,
                 ConsumerHeartbeat(
-                    self.member_id, 0, rebalance_seconds=30.0, topics=frozenset((TOPIC,)), owned={}
+                    self.member_id, 0, rebalance_seconds=30.0, topics=TopicNames((TOPIC,)), owned={}
                 ),
             )
         )

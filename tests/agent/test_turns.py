@@ -16,6 +16,7 @@ from agent.catalog import KnownTopic
 from agent.dispatch import Dispatcher
 from agent.groups.consumer_group import ConsumerGroup, ConsumerHeartbeat
 from agent.groups.coordinator import ASSIGNED_IN_A_TURN
+from agent.groups.topic_names import NO_TOPICS
 from agent.long_work import LongWork
 from cache.ring import Replicas
 from sequencer.api.agents import Ring
@@ -188,7 +189,7 @@ async def test_members_that_read_the_same_topics_are_assigned_in_short_turns(
 
     async def heartbeat(known: dict[str, KnownTopic], member_id: str, epoch: int) -> None:
         asked = ConsumerHeartbeat(
-            member_id, epoch, rebalance_seconds=60.0, topics=frozenset(), pattern="t.*", owned={}
+            member_id, epoch, rebalance_seconds=60.0, topics=NO_TOPICS, pattern="t.*", owned={}
         )
         steps = group.heartbeat(0.0, asked, known)
         assert (await in_turns(steps, Turns(ASSIGNED_IN_A_TURN))).code is ErrorCode.NONE
