@@ -18,12 +18,12 @@ from collections.abc import Sequence
 
 from compactor.cycle import CompactionSettings, InProcess, run_cycle
 from sequencer.engine.committer import Committer
+from sequencer.store.memory import MemoryRowStore
 from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.buffers import Buffer
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import Log
-from tests.support.memory_rows import MemoryRowStore
 
 PARTITIONS, HOURS, OBJECTS, RECORDS, KEYS = 12, 24, 4, 150, 2_000
 KINDS = ("compaction", "with merges", "with merges and keys")

@@ -24,13 +24,13 @@ from compactor.cycle import CompactionSettings, InProcess, run_cycle
 from compactor.erasure.erase import EraseRequest, ErasureWork, erase_keys, find_keys
 from compactor.erasure.search import SearchKeys
 from sequencer.engine.committer import Committer
+from sequencer.store.memory import MemoryRowStore
 from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.buffers import Buffer
 from tailrace.clock import SystemClock
 from tailrace.object_store.folder import FolderStore
 from tests.support.clocks import SeededEntropy
 from tests.support.compaction import Log
-from tests.support.memory_rows import MemoryRowStore
 
 MIB = 1 << 20
 PARTITIONS, BATCH_BYTES, OBJECT_BYTES, FIRST_MIB = 8, 64 << 10, 8 * MIB, 128

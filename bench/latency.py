@@ -30,6 +30,7 @@ from sequencer.api.agents import AgentInfo
 from sequencer.api.commits import CommitAnswer, CommitRequest
 from sequencer.api.topics import CreateTopic, Topic
 from sequencer.engine.committer import Committer
+from sequencer.store.memory import MemoryRowStore
 from tailrace.batches.mixed_object import coordinates
 from tailrace.batches.record_batch import read_header
 from tailrace.batches.records import NewRecord, encode_batch
@@ -43,7 +44,6 @@ from tailrace.object_store.metered import MeteredStore
 from tests.simulation.loop import SimulatedClock, SimulatedLoop, run_simulated
 from tests.support.clocks import SeededEntropy
 from tests.support.faulty_store import S3_STANDARD, FaultyStore
-from tests.support.memory_rows import MemoryRowStore
 
 MIB = 1 << 20
 COMMIT_SECONDS = 0.005

@@ -27,9 +27,9 @@ from compactor.spark_sink.task import WriteTask, chunks
 from sequencer.api.commits import WriteRequest
 from sequencer.api.topics import CreateTopic
 from sequencer.engine.committer import Committer
+from sequencer.store.memory import MemoryRowStore
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.memory import MemoryStore
-from tests.support.memory_rows import MemoryRowStore
 
 TOPIC, PARTITIONS = "sink-bench", 12
 SPARKS_BATCH = 10_000

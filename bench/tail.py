@@ -28,11 +28,11 @@ from sequencer.api.reads import FeedRequest, WatchRequest
 from sequencer.api.topics import CreateTopic, Topic
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
+from sequencer.store.memory import MemoryRowStore
 from tailrace.batches.mixed_object import BatchCoordinates
 from tailrace.clock import SystemEntropy
 from tailrace.rpc import encode_body
 from tests.support.clocks import ManualClock
-from tests.support.memory_rows import MemoryRowStore
 
 PARTITIONS_OF_A_TOPIC = 10_000
 ADDED_AT_ONCE = 1_000

@@ -69,7 +69,8 @@ class ObjectRowMissing(RequestFailed):
 
 
 class RowStore(Protocol):
-    """Durable rows, in SQL: `sequencer.store.sql.store.SqlRowStore`. The tests have a reference in memory.
+    """Durable rows. The reference is `sequencer.store.memory.MemoryRowStore`; SQL is
+    `sequencer.store.sql.store.SqlRowStore`.
 
     Raises:
         SequencerUnavailable: the database is unreachable; it is unknown whether a write took effect.

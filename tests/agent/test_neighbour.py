@@ -16,11 +16,11 @@ from sequencer.api.commits import BatchError
 from sequencer.api.errors import LeaseLost
 from sequencer.api.topics import MetadataRequest
 from sequencer.engine.committer import Committer
+from sequencer.store.memory import MemoryRowStore
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.rpc import CallFailed, CallTimedOut, NotConnected
 from tests.support.agents import settle
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.memory_rows import MemoryRowStore
 from tests.support.patience import PATIENCE_SECONDS, opened
 
 

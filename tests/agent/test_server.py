@@ -21,13 +21,13 @@ from sequencer.api.topics import CreateTopic, MetadataRequest
 from sequencer.api.values import Value
 from sequencer.engine.committer import Committer
 from sequencer.methods import Method
+from sequencer.store.memory import MemoryRowStore
 from tailrace.batches.mixed_object import coordinates
 from tailrace.batches.record_batch import read_header
 from tailrace.ids import TopicPartition
 from tailrace.object_store.memory import MemoryStore
 from tests.support.agents import AwaitedSubmission, batch, settle
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.memory_rows import MemoryRowStore
 from tests.support.patience import PATIENCE_SECONDS
 
 

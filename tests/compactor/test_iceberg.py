@@ -41,6 +41,7 @@ from sequencer.api.values import Empty
 from sequencer.collector import collect
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
+from sequencer.store.memory import MemoryRowStore
 from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.object_store.folder import FolderStore
 from tailrace.object_store.open import object_url
@@ -48,7 +49,6 @@ from tailrace.parquet_object.schema import GREATEST_TIME_MS, LEAST_TIME_MS
 from tests.compactor.test_erasure import erased
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import T0, Log, batch_of, compacted_here
-from tests.support.memory_rows import MemoryRowStore
 from tests.support.registry import MemoryRegistry
 from tests.support.rest_catalog import TOKEN, lost_catalog, rest_catalog
 

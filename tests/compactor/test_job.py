@@ -30,12 +30,12 @@ from compactor.tables.sync import DesiredTable, TableSync
 from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
 from sequencer.api.topics import CreatePartitions, DeleteTopic
 from sequencer.engine.committer import Committer
+from sequencer.store.memory import MemoryRowStore
 from sequencer.store.sql.store import SqlRowStore
 from tailrace.batches.record_batch import Compression
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.open import object_url, open_store
 from tests.support.compaction import Log, batch_of, change_log, unreadable_batch
-from tests.support.memory_rows import MemoryRowStore
 
 ALL = CompactionSettings(min_bytes=1, min_age_ms=0, merges=False, plan=PlanSettings(1 << 10, 4 << 10))
 

@@ -20,12 +20,12 @@ from sequencer.api.topics import Topic
 from sequencer.api.values import Empty
 from sequencer.engine.committer import Committer
 from sequencer.rules.levels import DAY_MS, HOUR_MS, SMALL_BYTES, to_merge
+from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import SmallObjectRow
 from tailrace.batches.record_batch import Compression
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import T0, Log, batch_of
-from tests.support.memory_rows import MemoryRowStore
 from tests.support.row_samples import sample_run
 
 FIRST_LEVEL = CompactionSettings(min_bytes=1, min_age_ms=0, merges=False)

@@ -11,11 +11,11 @@ import pytest
 from compactor.tables.query import add_topic
 from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
 from sequencer.engine.committer import Committer
+from sequencer.store.memory import MemoryRowStore
 from tailrace.clock import SystemClock
 from tailrace.object_store.open import open_store
 from tests.support.clocks import SeededEntropy
 from tests.support.compaction import T0, Log, batch_of, compacted_here
-from tests.support.memory_rows import MemoryRowStore
 from tests.support.servers import S3Server
 
 

@@ -13,12 +13,12 @@ from sequencer.collector import collect
 from sequencer.engine.committer import Committer
 from sequencer.recovery.audit import AuditSettings, audit
 from sequencer.recovery.recover import recover
+from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import ObjectRow
 from tailrace.clock import SystemClock
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import Log, batch_of
-from tests.support.memory_rows import MemoryRowStore
 from tests.support.patience import PATIENCE_SECONDS
 
 ALL = CompactionSettings(min_bytes=1, min_age_ms=0)

@@ -16,10 +16,10 @@ from compactor.rewrite import RewriteFailure
 from compactor.rounds import MAX_LOGGED_FAILURES, RoundOutcome, Rounds, Totals
 from sequencer.api.errors import IncarnationChanged, LeaseLost, SequencerUnavailable
 from sequencer.engine.committer import Committer
+from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import Log, batch_of
-from tests.support.memory_rows import MemoryRowStore
 
 
 class JumpingClock(ManualClock):

@@ -48,10 +48,10 @@ from sequencer.collector import collect
 from sequencer.engine.committer import Committer
 from sequencer.methods import FunctionSequencer, Method
 from sequencer.settings import SequencerSettings
+from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import Log, batch_of, compacted_here
-from tests.support.memory_rows import MemoryRowStore
 from tests.support.memory_tables import HeldSnapshot, MemoryTables
 
 LIFE_MS = 100_000

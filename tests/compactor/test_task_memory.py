@@ -24,13 +24,13 @@ from compactor.on_spark.session import TASK_BASE_BYTES, keyed_task_memory_bytes,
 from compactor.plan import PlanSettings, WorkItem, plan
 from sequencer.api.compaction import CompactionRequest
 from sequencer.engine.committer import Committer
+from sequencer.store.memory import MemoryRowStore
 from tailrace.batches.record_batch import Compression
 from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.configs.topic_config import topic_settings
 from tailrace.object_store.open import open_store
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import T0, Log, batch_of, compacted_here
-from tests.support.memory_rows import MemoryRowStore
 
 ITEM_BYTES = 48 << 20
 NO_MERGES = CompactionSettings(min_bytes=1, min_age_ms=0, merges=False)

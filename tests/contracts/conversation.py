@@ -85,12 +85,12 @@ from sequencer.api.values import Empty
 from sequencer.client import SequencerClient
 from sequencer.engine.committer import Committer
 from sequencer.rpc_handler import RpcHandler
+from sequencer.store.memory import MemoryRowStore
 from sequencer.store.sql.store import SqlRowStore
 from tailrace.batches.mixed_object import BatchCoordinates
 from tailrace.rpc import Link, RpcSecurity, RpcServer
 from tailrace.rpc.link import Receiver, RpcConnection
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.memory_rows import MemoryRowStore
 
 GOLDEN = Path(__file__).parent / "golden"
 SECRET = b"golden"

@@ -35,6 +35,7 @@ from sequencer.api.reads import RunBatch
 from sequencer.api.topics import MetadataRequest
 from sequencer.methods import METHODS
 from sequencer.store.batch_table import decode_table
+from sequencer.store.memory import MemoryRowStore
 from sequencer.store.sql.schema import metadata as schema
 from tailrace.batches.mixed_object import InvalidObject, read_footer
 from tailrace.object_store.memory import MemoryStore
@@ -59,7 +60,6 @@ from tests.contracts.conversation import (
 )
 from tests.fuzz.rpc import structs
 from tests.support.clocks import ManualClock
-from tests.support.memory_rows import MemoryRowStore
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.schemas import upgrade_to
 from tests.support.servers import PostgresServer

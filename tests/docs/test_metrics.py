@@ -18,13 +18,13 @@ from sequencer.api.interface import Sequencer
 from sequencer.engine.committer import Committer
 from sequencer.http import SequencerPages
 from sequencer.metrics import SequencerMetrics
+from sequencer.store.memory import MemoryRowStore
 from tailrace.clock import SystemClock
 from tailrace.http.http_connections import HttpTelemetry
 from tailrace.rpc.telemetry import count_refused
 from tailrace_cli.running.loop_watch import LoopWatch
 from tailrace_cli.running.process_metrics import add_process_metrics
 from tests.support.clocks import SeededEntropy
-from tests.support.memory_rows import MemoryRowStore
 
 TABLE, ADVICE = Path("docs/operations.md").read_text().split("## Metrics")[1].split("## Stopping")
 METRIC = re.compile(r"\b(?:tailrace_)?([a-z_]+)(?:\{(\w+)=)?")

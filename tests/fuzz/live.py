@@ -17,6 +17,7 @@ from agent.memory_budget import MemoryBudget
 from sequencer.engine.committer import Committer
 from sequencer.methods import METHODS
 from sequencer.rpc_handler import RpcHandler
+from sequencer.store.memory import MemoryRowStore
 from tailrace.background_tasks import cancel_and_wait
 from tailrace.kafka import ApiKey, encode_request
 from tailrace.kafka.apis import APIS
@@ -32,7 +33,6 @@ from tests.fuzz.rpc import value_of
 from tests.fuzz.target import Target
 from tests.support.agents import PROMPT, AgentBench, settle
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.memory_rows import MemoryRowStore
 from tests.tailrace.kafka.message_samples import declared, sample
 
 TOPIC = UUID(int=0x70B1C)

@@ -41,6 +41,7 @@ from sequencer.pages import (
 )
 from sequencer.rules.client_configs import client_configs
 from sequencer.rules.compaction import MAX_PAGE_BYTES
+from sequencer.store.memory import MemoryRowStore
 from sequencer.store.row_store import PartitionBytes
 from sequencer.store.rows import AbortedRow, Changes, ClientConfigRow, ProducerRow, RememberedBatch
 from sequencer.store.state import HotState
@@ -48,7 +49,6 @@ from tailrace.rpc.frames import encode_body
 from tests.support.backlog import RUN_LENGTH, TOPIC, fill
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.listings import all_positions, all_producers
-from tests.support.memory_rows import MemoryRowStore
 from tests.support.sequencer_bench import batch, opened_bench
 from tests.support.sequencers import memory
 

@@ -26,6 +26,7 @@ from sequencer.collector import Collection, collect
 from sequencer.engine.committer import Committer
 from sequencer.rules import garbage
 from sequencer.settings import SequencerSettings
+from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import SessionRow
 from sequencer.store.state import HotState
 from tailrace.batches.mixed_object import BatchCoordinates
@@ -33,7 +34,6 @@ from tailrace.clock import SystemClock
 from tailrace.object_store.api import NotDeleted, StoreRefused
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.memory_rows import MemoryRowStore
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.turns import passes_of
 

@@ -27,10 +27,10 @@ from sequencer.api.topics import CreateTopic
 from sequencer.api.transactions import EndTransaction, TransactionRef
 from sequencer.api.values import Empty
 from sequencer.engine.committer import Committer
+from sequencer.store.memory import MemoryRowStore
 from tailrace.batches.mixed_object import BatchCoordinates
 from tailrace.batches.record_batch import TRANSACTIONAL_FLAG
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.memory_rows import MemoryRowStore
 
 PRODUCERS = 3
 NO_ONE = -1

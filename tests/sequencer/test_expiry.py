@@ -23,12 +23,12 @@ from sequencer.rules import groups, time_to_live, transactions
 from sequencer.rules.leases import new_group
 from sequencer.settings import SequencerSettings
 from sequencer.store.draft import Draft
+from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import GroupRow, PartitionRow, Row, ShareRow, TransactionRow
 from sequencer.store.state import HotState, Key, replace_row
 from tailrace.turns import at_once
 from tests.support.backlog import TOPIC, fill
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.memory_rows import MemoryRowStore
 
 SETTINGS = SequencerSettings(default_retention_ms=-1)
 

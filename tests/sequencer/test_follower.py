@@ -50,12 +50,12 @@ from sequencer.engine.requests import QUERIES
 from sequencer.methods import AS_NEWEST, AS_SEEN, METHODS
 from sequencer.reading.journal import CHAIN, Journal, JournalGap
 from sequencer.store.draft import Draft
+from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import HOT, Changes, CounterRow, JournalRow, Row, TopicRow
 from sequencer.store.state import JOURNAL_NUMBER, HotState
 from tailrace.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tailrace.turns import at_once
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.memory_rows import MemoryRowStore
 from tests.support.patience import PATIENCE_SECONDS
 
 

@@ -11,8 +11,8 @@ from sequencer.api.groups import GroupRef, GroupState, SaveGroup
 from sequencer.api.values import Empty
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
+from sequencer.store.memory import MemoryRowStore
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.memory_rows import MemoryRowStore
 
 MIB = 1 << 20
 

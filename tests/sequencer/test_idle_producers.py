@@ -19,13 +19,13 @@ from sequencer.engine.follower import Follower
 from sequencer.rules.time_to_live import forget, producer_lifetime
 from sequencer.store import recent_rows
 from sequencer.store.draft import Draft
+from sequencer.store.memory import MemoryRowStore
 from sequencer.store.recent_rows import RecentRows
 from sequencer.store.rows import ObjectRow, ProducerKey, ProducerRow, Row, key_of
 from sequencer.store.state import HotState, replace_row
 from tests.support import sequencer_bench
 from tests.support.clocks import ManualClock
 from tests.support.committer_bench import CommitterBench, on_committer
-from tests.support.memory_rows import MemoryRowStore
 from tests.support.sequencer_bench import batch, info
 
 R = TypeVar("R", bound=Row)

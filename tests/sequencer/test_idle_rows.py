@@ -28,6 +28,7 @@ from sequencer.rules.retention import plan_retention
 from sequencer.rules.time_to_live import forget
 from sequencer.settings import SequencerSettings
 from sequencer.store.draft import Draft
+from sequencer.store.memory import MemoryRowStore
 from sequencer.store.row_store import DatabaseIdentity
 from sequencer.store.rows import (
     REFUSED,
@@ -50,7 +51,6 @@ from sequencer.store.state import HotState, replace_row
 from tailrace.turns import at_once
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.hooked_rows import counted_deletions
-from tests.support.memory_rows import MemoryRowStore
 
 ME = DatabaseIdentity("c", 1)
 SETTINGS = SequencerSettings()

@@ -10,9 +10,9 @@ from uuid import UUID
 from sequencer.api.commits import BatchError
 from sequencer.api.values import Empty
 from sequencer.engine.committer import Committer
+from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import ObjectRow
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.memory_rows import MemoryRowStore
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.sequencer_bench import Bench, batch
 from tests.support.sequencers import Opened

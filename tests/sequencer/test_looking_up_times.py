@@ -12,13 +12,13 @@ import sequencer.reading.queries as reading
 from sequencer.api.reads import OffsetQuery, OffsetsAnswer, OffsetSpec, OffsetsRequest
 from sequencer.engine.committer import Committer
 from sequencer.pages import all_offsets
+from sequencer.store.memory import MemoryRowStore
 from sequencer.store.row_store import ScannedRuns
 from sequencer.store.rows import Changes
 from sequencer.store.state import replace_row
 from tailrace.limits import INT64_MAX
 from tests.support.backlog import TOPIC, fill
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.memory_rows import MemoryRowStore
 from tests.support.sequencer_bench import T0, Bench, batch
 from tests.support.sequencers import Opened
 

@@ -16,12 +16,12 @@ from sequencer.engine.committer import Committer
 from sequencer.reading.queries import _active_producer
 from sequencer.settings import SequencerSettings
 from sequencer.store.batch_table import NO_OBJECT
+from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import Changes, OpenRangeRow, ProducerRow, RememberedBatch, TransactionRow
 from sequencer.store.state import HotState, replace_row
 from tailrace.batches.mixed_object import BatchCoordinates
 from tailrace.batches.record_batch import TRANSACTIONAL_FLAG
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.memory_rows import MemoryRowStore
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.sequencer_bench import Bench, batch
 from tests.support.sequencers import Opened

@@ -10,9 +10,9 @@ import pytest
 from sequencer.api.commits import BatchError, RunProposal
 from sequencer.api.topics import CreateTopic
 from sequencer.settings import SequencerSettings
+from sequencer.store.memory import MemoryRowStore
 from sequencer.store.quick_ids import quick_id
 from tests.support.committer_bench import CommitterBench, on_committer
-from tests.support.memory_rows import MemoryRowStore
 from tests.support.sequencer_bench import batch, outcomes
 
 PARTITIONS = 100

@@ -9,8 +9,8 @@ from sequencer.api.producers import InitProducer
 from sequencer.engine.committer import Committer
 from sequencer.engine.requests import DECISIONS, QUERIES
 from sequencer.methods import METHODS
+from sequencer.store.memory import MemoryRowStore
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.memory_rows import MemoryRowStore
 
 
 def test_every_method_is_a_decision_or_a_query_but_commit_and_retention() -> None:

@@ -34,12 +34,12 @@ from sequencer.client import SequencerClient
 from sequencer.engine.committer import Committer
 from sequencer.methods import METHODS, Method, SequencerMethods
 from sequencer.rpc_handler import RpcHandler
+from sequencer.store.memory import MemoryRowStore
 from sequencer.store.row_store import ObjectRowMissing
 from tailrace.buffers import Buffer
 from tailrace.clock import SystemClock
 from tailrace.rpc import ClusterIdentity, KnownCluster, RpcServer, encode_body
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.memory_rows import MemoryRowStore
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.simulated_link import SimulatedLink, Weather
 

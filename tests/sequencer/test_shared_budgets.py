@@ -21,13 +21,13 @@ from sequencer.api.agents import AgentInfo, RenewAgent
 from sequencer.api.topics import CreateTopic, Topic
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
+from sequencer.store.memory import MemoryRowStore
 from tailrace.background_tasks import cancel_and_wait
 from tailrace.batches.mixed_object import coordinates
 from tailrace.batches.record_batch import read_header
 from tailrace.ids import TopicPartition
 from tests.simulation.loop import SimulatedClock, SimulatedLoop, run_simulated
 from tests.support.clocks import SeededEntropy
-from tests.support.memory_rows import MemoryRowStore
 
 BUDGET, SECONDS = 8.0, 40.0
 DATA = batch_of(1)

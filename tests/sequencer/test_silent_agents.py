@@ -15,8 +15,8 @@ from sequencer.api.topics import MetadataRequest
 from sequencer.engine.committer import Committer
 from sequencer.engine.silent_agents import NAMED_AT_ONCE
 from sequencer.settings import SequencerSettings
+from sequencer.store.memory import MemoryRowStore
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.memory_rows import MemoryRowStore
 
 
 @asynccontextmanager

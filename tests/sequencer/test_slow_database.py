@@ -19,9 +19,9 @@ from sequencer.client import SequencerClient
 from sequencer.engine.term import MAX_LEASE_MS, lease_for
 from sequencer.server import SequencerServer
 from sequencer.settings import ServerSettings
+from sequencer.store.memory import MemoryRowStore
 from tailrace.background_tasks import cancel_and_wait
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.memory_rows import MemoryRowStore
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.simulated_link import SimulatedLink
 

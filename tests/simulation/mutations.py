@@ -118,6 +118,7 @@ from sequencer.rules.producers import STORE, SequenceCheck
 from sequencer.rules.retention_watch import PartitionWatch
 from sequencer.rules.share_partition import SharePartition
 from sequencer.store.draft import Draft
+from sequencer.store.memory import MemoryRowStore
 from sequencer.store.recent_rows import RecentRows
 from sequencer.store.rows import (
     AbortedRow,
@@ -156,7 +157,6 @@ from tests.simulation.scenario import (
     draw,
 )
 from tests.simulation.world import entropy_of, simulate
-from tests.support.memory_rows import MemoryRowStore
 
 MAX_SEEDS = 100
 MISTAKE = re.compile(r"^(TypeError|AttributeError|NameError|ImportError):", re.MULTILINE)

@@ -56,13 +56,13 @@ from sequencer.api.security import CreateToken
 from sequencer.api.topics import CreateTopic, Topic
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
+from sequencer.store.memory import MemoryRowStore
 from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.buffers import Buffer
 from tailrace.kafka import decode_response, encode_request
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.faulty_store import FaultyStore
-from tests.support.memory_rows import MemoryRowStore
 from tests.support.patience import opened
 
 ALONE = ZoneRing(Ring(1, []), "az-a", 1)

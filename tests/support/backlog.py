@@ -8,10 +8,10 @@ from uuid import UUID
 from sequencer.api.commits import BatchStatus, ObjectKind
 from sequencer.api.reads import Run, RunBatch
 from sequencer.store.batch_table import encode_table
+from sequencer.store.memory import MemoryRowStore
 from sequencer.store.row_store import PartitionBytes, RowStore
 from sequencer.store.rows import Changes, CounterRow, LogEpoch, ObjectRow, PartitionRow, RunRow, TopicRow
 from sequencer.store.state import COMMIT_NUMBER, METADATA_VERSION
-from tests.support.memory_rows import MemoryRowStore
 
 TOPIC = UUID(int=0x70)
 RUN_LENGTH = 1_000

@@ -11,8 +11,8 @@ from typing import ClassVar, Generic, TypeVar
 from sequencer.engine.committer import Committer
 from sequencer.engine.follower import Follower
 from sequencer.settings import SequencerSettings
+from sequencer.store.memory import MemoryRowStore
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.memory_rows import MemoryRowStore
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.sequencer_bench import Bench
 from tests.support.sequencers import Opened

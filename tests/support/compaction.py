@@ -34,6 +34,7 @@ from sequencer.api.topics import CreateTopic, MetadataRequest, Topic
 from sequencer.api.transactions import EndTransaction, TransactionRef
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
+from sequencer.store.memory import MemoryRowStore
 from sequencer.store.sql.store import SqlRowStore
 from tailrace.batches.mixed_object import BatchCoordinates, coordinates, seal
 from tailrace.batches.record_batch import HEADER_BYTES, Compression, crc_of, read_header, split
@@ -45,7 +46,6 @@ from tailrace.object_store.memory import MemoryStore
 from tailrace.object_store.open import open_store
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.consumer import JavaLikeConsumer
-from tests.support.memory_rows import MemoryRowStore
 
 T0 = 1_700_000_000_000
 

@@ -15,8 +15,8 @@ from cache.ring import Replicas
 from sequencer.api.agents import AgentInfo, Member, RenewAgent, Ring
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
+from sequencer.store.memory import MemoryRowStore
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.memory_rows import MemoryRowStore
 
 LEASE_SECONDS = 10.0
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Literal
 
 from sequencer.api.errors import RequestFailed, SequencerUnavailable
+from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import Changes, Row
 from tailrace.clock import Clock
-from tests.support.memory_rows import MemoryRowStore
 
 
 class HookedRowStore(MemoryRowStore):

@@ -8,9 +8,9 @@ from pathlib import Path
 import structlog
 
 from sequencer.engine.committer import Committer
+from sequencer.store.memory import MemoryRowStore
 from tailrace_cli.running.first_user import create_first_user
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.memory_rows import MemoryRowStore
 
 
 def test_the_creation_of_the_first_user_is_in_the_audit_log_once(tmp_path: Path) -> None:

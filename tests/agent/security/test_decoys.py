@@ -9,8 +9,8 @@ from agent.security.sasl import ScramExchange
 from agent.security.users import Users, decoy_key
 from sequencer.api.security import ScramMechanism
 from sequencer.engine.committer import Committer
+from sequencer.store.memory import MemoryRowStore
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.memory_rows import MemoryRowStore
 
 SECRET = b"that all agents of a cluster share"
 

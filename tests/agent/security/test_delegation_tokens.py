@@ -28,6 +28,7 @@ from sequencer.api.security import (
     ScramName,
 )
 from sequencer.engine.committer import Committer
+from sequencer.store.memory import MemoryRowStore
 from tailrace.kafka import ApiKey, decode_response, encode_request
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.create_delegation_token import CreateDelegationTokenRequest
@@ -37,7 +38,6 @@ from tailrace.kafka.messages.sasl_handshake import SaslHandshakeRequest
 from tests.agent.security.secured import Secured, secured_agent
 from tests.support.agents import TOKEN_SECRET, token_of
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.memory_rows import MemoryRowStore
 
 THE_TOKEN, OTHER_TOKEN = "the-token-of-the-tests", "another-token-of-tests"
 ALICES = {"token_secret": TOKEN_SECRET, "super_users": ("User:alice",)}

@@ -18,9 +18,9 @@ from agent.security.sasl import LoginFailed, PlainExchange, ScramExchange
 from agent.security.users import Users, new_credentials
 from sequencer.api.security import AlterScram, AlterToken, ScramCredentials, ScramMechanism, ScramName
 from sequencer.engine.committer import Committer
+from sequencer.store.memory import MemoryRowStore
 from tests.support.agents import TOKEN_SECRET, token_of
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.memory_rows import MemoryRowStore
 
 ALICE = ScramName("alice", ScramMechanism.SCRAM_SHA_256)
 PASSWORD = "flights-2013"

@@ -21,11 +21,11 @@ from sequencer.api.errors import InvalidRequest, SwapRefused, UnknownTopic
 from sequencer.api.topics import AlterConfig, ConfigChange, ConfigOperation, ConfigScope, DeleteTopic
 from sequencer.api.values import Empty
 from sequencer.engine.committer import Committer
+from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import CleanedRow
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import Log, batch_of
-from tests.support.memory_rows import MemoryRowStore
 
 COMPACT = {"cleanup.policy": "compact"}
 

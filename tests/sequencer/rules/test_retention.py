@@ -35,13 +35,13 @@ from sequencer.rules.retention import (
 from sequencer.rules.retention_watch import PartitionWatch
 from sequencer.settings import SequencerSettings
 from sequencer.store.draft import Draft
+from sequencer.store.memory import MemoryRowStore
 from sequencer.store.row_store import PartitionBytes
 from sequencer.store.rows import BrokerConfigRow, Changes, LogEpoch, ObjectRow, PartitionRow, RunRow, TopicRow
 from sequencer.store.state import HotState
 from tests.support.backlog import TOPIC, CountingStore, fill
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.hooked_rows import counted_deletions
-from tests.support.memory_rows import MemoryRowStore
 from tests.support.row_samples import sample_run
 from tests.support.turns import passes_of
 

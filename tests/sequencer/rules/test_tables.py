@@ -13,10 +13,10 @@ from sequencer.api.topics import DeleteTopic
 from sequencer.api.values import Empty
 from sequencer.engine.committer import Committer
 from sequencer.recovery.audit import AuditSettings, audit
+from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import Log, batch_of, compacted_here
-from tests.support.memory_rows import MemoryRowStore
 
 
 async def opened() -> tuple[Log, ManualClock, MemoryRowStore]:

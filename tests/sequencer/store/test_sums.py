@@ -10,9 +10,9 @@ from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition, Forge
 from sequencer.api.topics import DeleteTopic
 from sequencer.api.values import Empty
 from sequencer.engine.committer import Committer
+from sequencer.store.memory import MemoryRowStore
 from sequencer.store.row_store import StoreStatistics
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.memory_rows import MemoryRowStore
 from tests.support.sequencer_bench import SETTINGS, Bench, batch, prepare_swap
 from tests.support.sequencers import Opened
 

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sequencer.api.commits import ObjectKind
+from sequencer.store.memory import MemoryRowStore
 from sequencer.store.row_store import ObjectRowMissing, RowStore
 from sequencer.store.rows import (
     LOOKED_UP,
@@ -29,7 +30,6 @@ from sequencer.store.rows import (
 )
 from sequencer.store.sql.store import SqlRowStore
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.memory_rows import MemoryRowStore
 from tests.support.row_samples import changes, marker_row, object_row, run_row
 from tests.support.servers import PostgresServer
 
