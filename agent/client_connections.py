@@ -7,11 +7,10 @@ from functools import cache, partial
 
 import structlog
 
-from agent.connection import NO_PRESSURE, STAGING_BYTES, KafkaConnection, MemoryPressure
+from agent.connection import NO_PRESSURE, STAGING_BYTES, Dispatch, KafkaConnection, MemoryPressure
 from agent.loop_passes import LoopPasses
 from agent.memory_budget import MemoryBudget
 from agent.quotas.quotas import Quotas
-from agent.replies import Dispatch
 from agent.security.login_sessions import ListenerContext
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry

@@ -23,7 +23,7 @@ import asyncio
 import enum
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -32,7 +32,7 @@ from agent.leadership import KnownLeadership
 from agent.loop_passes import LoopPasses
 from agent.memory_budget import Claim, MemoryBudget
 from agent.near_clients import bound_send_buffer
-from agent.replies import Dispatch, FastPath, Reply
+from agent.replies import FastPath, Reply
 from agent.security.access import ANYBODY, Access
 from tailrace.addresses import plain_address
 from tailrace.buffers import TLS_PIECE_BYTES, Buffer, in_pieces, uninitialized
@@ -55,6 +55,18 @@ ADMISSION_SECONDS = 30.0
 """A request that has waited this long for memory is dropped: its client has given up, too."""
 
 log = structlog.get_logger("agent.connection")
+
+
+class Dispatch(Protocol):
+    """Decodes and handles one frame. Must not raise for anything a client can send."""
+
+    async def __call__(self, frame: memoryview, connection: KafkaConnection) -> Reply: ...
+
+    def at_once(self, frame: memoryview, connection: KafkaConnection) -> Reply | None:
+        """As `__call__`, if the request needs no wait; otherwise return None, without side effects."""
+
+    def fast_path(self, connection: KafkaConnection) -> FastPath | None:
+        """Return what handles requests like the connection's earlier ones in this turn of the loop, or None."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,13 @@
-"""What a connection and its dispatcher exchange: frames for replies."""
+"""Replies to requests: what a dispatcher gives to the connection that a frame came from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 
 from tailrace.buffers import Buffer
-
-if TYPE_CHECKING:
-    from agent.connection import KafkaConnection
 
 
 class Reply(msgspec.Struct, eq=False):
@@ -64,15 +61,3 @@ class FastPath(Protocol):
     def take(self, data: memoryview, start: int, end: int, *, is_kept: bool) -> Reply | None:
         """Return the reply to the request in `data[start:end]`. Return None, without side effects, if the request
         differs from the others. `is_kept`: nobody changes the bytes later."""
-
-
-class Dispatch(Protocol):
-    """Decodes and handles one frame. Must not raise for anything a client can send."""
-
-    async def __call__(self, frame: memoryview, connection: KafkaConnection) -> Reply: ...
-
-    def at_once(self, frame: memoryview, connection: KafkaConnection) -> Reply | None:
-        """As `__call__`, if the request needs no wait; otherwise return None, without side effects."""
-
-    def fast_path(self, connection: KafkaConnection) -> FastPath | None:
-        """Return what handles requests like the connection's earlier ones in this turn of the loop, or None."""

@@ -6,12 +6,9 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import typer
-
-if TYPE_CHECKING:
-    pass
 
 R = TypeVar("R")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from agent.catalog import Catalog
-from agent.replies import Dispatch
+from agent.connection import Dispatch
 from agent.security.admission import Admission
 from agent.security.audit_log import AuditLog
 from agent.security.authorize import AclIndex

@@ -18,8 +18,8 @@ from typing import Protocol
 
 import structlog
 
-from agent.connection import KafkaConnection
-from agent.replies import Dispatch, FastPath, Reply
+from agent.connection import Dispatch, KafkaConnection
+from agent.replies import FastPath, Reply
 from agent.security.access import ANONYMOUS_USER, ANYBODY, Access
 from agent.security.admission import Admission
 from agent.security.audit_log import AuditLog

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -49,8 +48,8 @@ def with_kafkas_headers(batch: Any) -> Any:
     is_empty = pc.equal(pc.fill_null(pc.list_value_length(headers), 0), 0)
     if not pc.any(is_empty).as_py():
         return batch
-    rows = pa.array(np.arange(len(headers)), mask=is_empty.to_numpy(zero_copy_only=False))
-    return batch.set_column(index, batch.schema.field(index), headers.take(rows))
+    nulled = pc.if_else(is_empty, pa.scalar(None, headers.type), headers)
+    return batch.set_column(index, batch.schema.field(index), nulled)
 
 
 def spark_schema(columns: tuple[str, ...]) -> str:

@@ -171,40 +171,43 @@ def _rows_of_run(header: ParquetHeader, run: ParquetRun, ranges: Iterable[LiveRa
             yield rows
 
 
-def _first_row_at(header: ParquetHeader, run: ParquetRun, offset: int) -> int:
-    """Return the run's first row at or after the offset."""
+class _Batch(NamedTuple):
+    """A batch of a run. `is_sparse`: it has lost records, so only its rows tell which offsets are left."""
+
+    first_row: int
+    base_offset: int
+    is_sparse: bool
+
+
+def _batch_reaching(header: ParquetHeader, run: ParquetRun, offset: int) -> _Batch | None:
+    """Return the run's first batch that ends after the offset."""
     row = run.first_row
     for batch in range(run.first_batch, run.first_batch + run.batch_count):
         batch_header = read_header(header.batch_headers, batch * HEADER_BYTES)
         count = header.record_counts[batch]
-        if batch_header.end_offset <= offset:
-            row += count
-            continue
-        if batch_header.end_offset - batch_header.base_offset != count:
-            return (
-                row  # compacted by key: only the rows tell which offsets are left, so count the whole batch
-            )
-        return row + max(0, offset - batch_header.base_offset)
-    return row
+        if batch_header.end_offset > offset:
+            is_sparse = batch_header.end_offset - batch_header.base_offset != count
+            return _Batch(row, batch_header.base_offset, is_sparse)
+        row += count
+    return None
 
 
-def cuts_sparse_batch(header: ParquetHeader, topic_id: UUID, ranges: Iterable[LiveRange]) -> bool:
-    """Whether a log start is inside a batch that has lost records. Then `live_rows` has all rows of the batch, because
-    only the rows themselves tell which offsets are left."""
-    starts = [(live.partition, live.start) for live in ranges]
+def _first_row_at(header: ParquetHeader, run: ParquetRun, offset: int) -> int:
+    """Return the run's first row at or after the offset. A sparse batch counts as a whole."""
+    batch = _batch_reaching(header, run, offset)
+    if batch is None:
+        return run.first_row + run.row_count
+    return batch.first_row + (0 if batch.is_sparse else max(0, offset - batch.base_offset))
+
+
+def cuts_sparse_batch(header: ParquetHeader, topic_id: UUID, ranges: Sequence[LiveRange]) -> bool:
+    """Whether a log start is inside a batch that has lost records. Then `live_rows` has all rows of the batch."""
     for run in header.runs:
-        if run.topic_id != topic_id:
-            continue
-        inside = [
-            start
-            for partition, start in starts
-            if partition == run.partition and run.base_offset < start < run.end_offset
-        ]
-        for batch in range(run.first_batch, run.first_batch + run.batch_count if inside else 0):
-            batch_header = read_header(header.batch_headers, batch * HEADER_BYTES)
-            first, end = batch_header.base_offset, batch_header.end_offset
-            if end - first != header.record_counts[batch] and any(first < start < end for start in inside):
-                return True
+        for live in ranges if run.topic_id == topic_id else ():
+            if live.partition == run.partition and run.base_offset < live.start < run.end_offset:
+                batch = _batch_reaching(header, run, live.start)
+                if batch is not None and batch.is_sparse and batch.base_offset < live.start:
+                    return True
     return False
 
 

@@ -44,6 +44,13 @@ class World:
         topics = self.log.topics if hasattr(self, "log") else {}
         self.log = Log(sequencer, self.store, self.clock, SeededEntropy(self.entropy.below(1 << 30)), topics)
 
+    async def make_topic(self) -> None:
+        """Make the topic `t`, which waits for a checkpoint."""
+        made = asyncio.ensure_future(self.log.topic("t"))
+        while not made.done():
+            await asyncio.sleep(0)
+            await self.checkpointer.export()
+
     async def checkpoint(self) -> None:
         for _ in range(4):
             await self.checkpointer.export()
@@ -79,10 +86,7 @@ async def test_the_audit_names_a_corrupt_parquet_object_by_its_crc_without_parsi
     async with asyncio.timeout(PATIENCE_SECONDS):
         world = World()
         await world.lead()
-        made = asyncio.ensure_future(world.log.topic("t"))
-        while not made.done():
-            await asyncio.sleep(0)
-            await world.checkpointer.export()
+        await world.make_topic()
         await world.log.produce(("t", 0, batch_of([b"a"])))
         assert await world.compact() == 1
         [run] = await world.log.runs("t")
@@ -100,10 +104,7 @@ async def test_a_recovered_log_is_read_over_its_hole_and_compacted_with_it() -> 
     async with asyncio.timeout(PATIENCE_SECONDS):
         world = World()
         await world.lead()
-        made = asyncio.ensure_future(world.log.topic("t"))
-        while not made.done():
-            await asyncio.sleep(0)
-            await world.checkpointer.export()
+        await world.make_topic()
         for number in range(3):
             await world.log.produce(("t", 0, batch_of([b"a%d" % number] * 2)))
         producer = await world.log.producer("x")
